@@ -29,7 +29,7 @@ static inline VEC_FN __m256 vec_widen_bf16(const void *p)
 	return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
-/* As half_bf16_from_f32(): add half of the last place, less one if that place is even; NaN apart. */
+/* As half_bf16_from_f32(): add half a last place, less one if that place is even; NaN apart. */
 static inline VEC_FN void vec_narrow_bf16(void *p, __m256 v)
 {
 	__m256i u = _mm256_castps_si256(v);

@@ -31,7 +31,7 @@ static inline VEC_FN __m512 vec_widen_bf16(const void *p)
 	return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
-/* As half_bf16_from_f32(): add half of the last place, less one if that place is even; NaN apart. */
+/* As half_bf16_from_f32(): add half a last place, less one if that place is even; NaN apart. */
 static inline VEC_FN void vec_narrow_bf16(void *p, __m512 v)
 {
 	__m512i u = _mm512_castps_si512(v);

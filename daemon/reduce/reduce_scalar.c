@@ -142,7 +142,7 @@ static void scalar_store_f32(char *p, unsigned int dtype, float f)
 	memcpy(p, &h, sizeof(h));
 }
 
-/* Where b is not smaller and a is not smaller: NaN, or equal and then only zeros differ, in sign. */
+/* Where neither is smaller: NaN, or equal, and then only zeros differ (in sign). */
 static float scalar_min_f32(float a, float b)
 {
 	if (a < b) {

@@ -4,9 +4,9 @@
 /*
  * Vector kernels: the one template from which every instruction set makes its table
  *
- * Written with the vector types of gcc and clang, whose operators act lane by lane with the rounding
- * and operand order of the scalar operators; only f16 and bf16 conversions are intrinsics. Explicit
- * vectors rather than the auto-vectoriser, as an output may be equal to an input, where the latter's
+ * Written with the vector types of gcc and clang, whose operators act lane by lane, rounding
+ * and ordering operands as the scalar ones do; only f16 and bf16 conversions are intrinsics. Explicit
+ * vectors rather than the auto-vectoriser, as an output may be equal to an input, where its
  * overlap check falls back to one element at a time. The last, partial vector goes through a local
  * one filled up with zeros, so that there is one expression for an operation, not two.
  *
@@ -307,7 +307,7 @@ static VEC_FN void divide_i64(void *out, const void *in, size_t n, uint64_t oper
 VEC_HALF(f16)
 VEC_HALF(bf16)
 
-/* A row of the table: operations whose bits do not depend on the sign, those whose bits do, floats. */
+/* A row of the table: operations that ignore the sign, those that do not, floats. */
 #define VEC_ROW_INT(name)                                                                          \
 	[DTYPE_I8] = name##_u8, [DTYPE_U8] = name##_u8, [DTYPE_I16] = name##_u16,                  \
 	[DTYPE_U16] = name##_u16, [DTYPE_I32] = name##_u32, [DTYPE_U32] = name##_u32,              \
