@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Bind: gives each side of an operation a place in shared memory
+ *
+ * Memory from roce_mem_alloc() is that place. Registered memory has a mirror at the same offset.
+ * Anything else gets a staging block. For the latter two, copy lists say what to move in before
+ * the post and out after completion; blocks of v-variants are moved one by one, so that gaps
+ * between them are neither read nor written.
+ *
+ * Thread: any      Owns: nothing (blocks go to the request)      Locks: the client's lock, inside
+ */
+#include "libclient/post.h"
+
+#include <string.h>
+
+#include "libclient/client.h"
+#include "libclient/comm.h"
+#include "libclient/error.h"
+#include "libclient/roceclient.h"
+#include "proto/base.h"
+
+/* Where one side lies. */
+struct place {
+	uint32_t buffer;
+	uint64_t off;
+	uint8_t *stage; /* shared address that stands for region->ptr; NULL: region->ptr itself */
+	struct roce_buffer *mirror;
+	bool block; /* needs a staging block */
+};
+
+/* Looks a region up. Lock held. */
+static int place_find(struct roce_client *client, const struct post_args *args,
+		      const struct post_region *region, const char *side, struct place *p)
+{
+	struct roce_buffer *buffer;
+	enum mem_hit hit;
+
+	if (region->size == 0) {
+		return 0;
+	}
+	hit = mem_find(&client->mem, region->ptr, region->size, &buffer);
+	if (hit == MEM_PARTIAL && buffer->shared) {
+		return error_set(ROCE_ERR_INVALID,
+				 "%s: %s [%p, +%zu) is only partly inside the memory [%p, +%zu) "
+				 "from roce_mem_alloc()",
+				 coll_kind_name(args->kind), side, (void *)region->ptr,
+				 region->size, (void *)buffer->ptr, buffer->size);
+	}
+	if (hit != MEM_INSIDE) {
+		p->block = true;
+		return 0;
+	}
+	p->buffer = buffer->shm.id;
+	p->off = (uint64_t)(region->ptr - buffer->ptr);
+	if (!buffer->shared) {
+		p->mirror = buffer;
+		p->stage = buffer->shm.base + p->off;
+	}
+	return 0;
+}
+
+static int place_stage(struct roce_client *client, size_t size, struct staging_block **block,
+		       struct place *p)
+{
+	int r = staging_get(client, size, block);
+
+	if (r == 0) {
+		p->buffer = (*block)->buffer;
+		p->off = (*block)->off;
+		p->stage = (*block)->ptr;
+	}
+	return r;
+}
+
+/* Staging blocks for the sides that need one; in place both sides share the larger one's. */
+static int place_blocks(struct op *op, const struct post_shape *shape, struct place *send,
+			struct place *recv)
+{
+	struct roce_client *client = op->comm->client;
+	struct staging_block **blocks = op->request->blocks;
+	const struct post_region *s = &shape->send, *r = &shape->recv;
+	int e = 0;
+
+	if (send->block && recv->block && shape->in_place && !shape->copy_send) {
+		bool send_larger = s->size >= r->size;
+		const struct post_region *large = send_larger ? s : r;
+		const struct post_region *small = send_larger ? r : s;
+		struct place *l = send_larger ? send : recv;
+		struct place *m = send_larger ? recv : send;
+		size_t delta = (size_t)(small->ptr - large->ptr);
+
+		e = place_stage(client, large->size, &blocks[REQUEST_SEND], l);
+		if (e == 0) {
+			m->buffer = l->buffer;
+			m->off = l->off + delta;
+			m->stage = l->stage + delta;
+		}
+		return e;
+	}
+	if (send->block || shape->copy_send) {
+		e = place_stage(client, s->size, &blocks[REQUEST_SEND], send);
+	}
+	if (e == 0 && recv->block) {
+		e = place_stage(client, r->size, &blocks[REQUEST_RECV], recv);
+	}
+	return e;
+}
+
+/* What to copy between a region and its stage. */
+static int copy_list_make(const struct post_region *region, uint8_t *stage, struct copy_list *ret)
+{
+	size_t running = 0, used = 0;
+
+	if (region->n == 0) {
+		ret->one = (struct copy_seg){region->ptr, stage, region->size};
+		ret->n = 1;
+		return 0;
+	}
+	ret->many = malloc(region->n * sizeof(*ret->many));
+	if (!ret->many) {
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory for a list of %zu blocks",
+				 region->n);
+	}
+	for (size_t i = 0; i < region->n; i++) {
+		size_t at = region->displs ? region->displs[i] : running;
+
+		running += region->counts[i];
+		if (region->counts[i] > 0) {
+			ret->many[used++] = (struct copy_seg){
+				region->base + at * region->elem,
+				stage + (at - region->skip) * region->elem,
+				region->counts[i] * region->elem,
+			};
+		}
+	}
+	ret->n = used;
+	return 0;
+}
+
+/* Counts and displacements, relative to region->ptr, as the daemon reads them. */
+static void args_fill(const struct post_region *region, uint64_t *out)
+{
+	size_t running = 0;
+
+	for (size_t i = 0; i < region->n; i++) {
+		size_t at = region->displs ? region->displs[i] : running;
+
+		running += region->counts[i];
+		out[i] = region->counts[i];
+		out[region->n + i] = region->counts[i] > 0 ? at - region->skip : 0;
+	}
+}
+
+static int bind_arrays(struct op *op, const struct post_shape *shape)
+{
+	size_t n = 2 * (shape->send.n + shape->recv.n) * sizeof(uint64_t);
+	struct staging_block **block = &op->request->blocks[REQUEST_ARGS];
+	uint64_t *out;
+	int r;
+
+	if (n == 0) {
+		return 0;
+	}
+	r = staging_get(op->comm->client, n, block);
+	if (r != 0) {
+		return r;
+	}
+	out = (uint64_t *)(*block)->ptr;
+	args_fill(&shape->send, out);
+	args_fill(&shape->recv, out + 2 * shape->send.n);
+	op->desc.args_buf = (*block)->buffer;
+	op->desc.args_off = (*block)->off;
+	return 0;
+}
+
+int op_bind(struct op *op, const struct post_args *args, const struct post_shape *shape)
+{
+	struct roce_client *client = op->comm->client;
+	struct roce_request *request = op->request;
+	/* Of a broadcast each rank uses one side, though both are named. */
+	bool reads = args->kind != COLL_BROADCAST || args->root == op->comm->rank;
+	bool writes = args->kind != COLL_BROADCAST || args->root != op->comm->rank;
+	struct place send = {.buffer = 0}, recv = {.buffer = 0};
+	int r;
+
+	pthread_mutex_lock(&client->lock);
+	r = place_find(client, args, &shape->send, "send", &send);
+	if (r == 0) {
+		r = place_find(client, args, &shape->recv, "recv", &recv);
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (r == 0 && (send.block || recv.block || shape->copy_send)) {
+		r = place_blocks(op, shape, &send, &recv);
+	}
+	if (r == 0) {
+		r = bind_arrays(op, shape);
+	}
+	if (r == 0 && send.stage && reads) {
+		op->read = shape->send.ptr;
+		op->read_size = shape->send.size;
+		r = copy_list_make(&shape->send, send.stage, &op->in);
+	}
+	if (r == 0 && recv.stage && writes) {
+		r = copy_list_make(&shape->recv, recv.stage, &request->out);
+	}
+	if (r != 0) {
+		return r;
+	}
+	request->mirror = recv.mirror;
+	if (writes) {
+		request->write = shape->recv.ptr;
+		request->write_size = shape->recv.size;
+	}
+	op->copy_send = shape->copy_send;
+	op->desc.send_buf = send.buffer;
+	op->desc.send_off = send.off;
+	op->desc.recv_buf = recv.buffer;
+	op->desc.recv_off = recv.off;
+	return 0;
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Memory: allocation, registration, look-up
+ *
+ * Freeing: the buffer first becomes invisible to look-ups, then the daemon is asked; its answer
+ * comes when no operation uses the memory any more. Only then are results that still lie in a
+ * mirror copied out and the mapping removed.
+ *
+ * Thread: any      Owns: see mem.h      Locks: the client's lock, taken inside
+ */
+#include "libclient/mem.h"
+
+#include <string.h>
+
+#include "libclient/client.h"
+#include "libclient/error.h"
+#include "libclient/request.h"
+#include "libclient/roceclient.h"
+#include "proto/base.h"
+
+/* Index of the first buffer that begins above @ptr. */
+static size_t mem_above(const struct mem_table *table, const void *ptr)
+{
+	size_t lo = 0, hi = table->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if ((uintptr_t)table->items[mid]->ptr <= (uintptr_t)ptr) {
+			lo = mid + 1;
+		} else {
+			hi = mid;
+		}
+	}
+	return lo;
+}
+
+enum mem_hit mem_find(const struct mem_table *table, const void *ptr, size_t size,
+		      struct roce_buffer **ret)
+{
+	size_t i = mem_above(table, ptr);
+	uintptr_t p = (uintptr_t)ptr;
+
+	if (i > 0) {
+		struct roce_buffer *b = table->items[i - 1];
+		size_t off = p - (uintptr_t)b->ptr;
+
+		if (off < b->size) {
+			*ret = b;
+			return size <= b->size - off ? MEM_INSIDE : MEM_PARTIAL;
+		}
+	}
+	if (i < table->n && (uintptr_t)table->items[i]->ptr - p < size) {
+		*ret = table->items[i];
+		return MEM_PARTIAL;
+	}
+	return MEM_NONE;
+}
+
+static int mem_insert(struct mem_table *table, struct roce_buffer *buffer)
+{
+	size_t i;
+
+	if (table->n == table->room) {
+		size_t room = table->room ? 2 * table->room : 16;
+		struct roce_buffer **items = realloc(table->items, room * sizeof(*items));
+
+		if (!items) {
+			return -ENOMEM;
+		}
+		table->items = items;
+		table->room = room;
+	}
+	i = mem_above(table, buffer->ptr);
+	memmove(&table->items[i + 1], &table->items[i], (table->n - i) * sizeof(*table->items));
+	table->items[i] = buffer;
+	table->n++;
+	return 0;
+}
+
+static void mem_remove(struct mem_table *table, const struct roce_buffer *buffer)
+{
+	for (size_t i = 0; i < table->n; i++) {
+		if (table->items[i] == buffer) {
+			table->n--;
+			memmove(&table->items[i], &table->items[i + 1],
+				(table->n - i) * sizeof(*table->items));
+			return;
+		}
+	}
+}
+
+/* Makes a buffer; @ptr NULL: shared, else a mirror of the caller's memory. */
+static int mem_new(struct roce_client *client, void *ptr, size_t size, unsigned int flags,
+		   struct roce_buffer **ret)
+{
+	struct roce_buffer *buffer;
+	int r;
+
+	buffer = calloc(1, sizeof(*buffer));
+	if (!buffer) {
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory for a buffer handle");
+	}
+	r = shmem_new(client, size, flags, &buffer->shm);
+	if (r == ROCE_ERR_QUOTA) {
+		/* Idle staging counts against the same limit. */
+		staging_trim(client, 0);
+		r = shmem_new(client, size, flags, &buffer->shm);
+	}
+	if (r != 0) {
+		free(buffer);
+		return r;
+	}
+	buffer->client = client;
+	buffer->shared = !ptr;
+	buffer->ptr = ptr ? ptr : buffer->shm.base;
+	buffer->size = size;
+	pthread_mutex_lock(&client->lock);
+	r = mem_insert(&client->mem, buffer);
+	pthread_mutex_unlock(&client->lock);
+	if (r != 0) {
+		shmem_deregister(client, &buffer->shm);
+		shmem_free(&buffer->shm, false);
+		free(buffer);
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory for the buffer table");
+	}
+	*ret = buffer;
+	return 0;
+}
+
+int roce_mem_alloc(struct roce_client *client, size_t size, unsigned int flags, void **ret_ptr)
+{
+	struct roce_buffer *buffer;
+	unsigned int f = SHMEM_RESERVE;
+	int r;
+
+	r = client_enter(client);
+	if (r != 0) {
+		return r;
+	}
+	if (!ret_ptr) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_alloc: ret_ptr is NULL");
+	}
+	if (flags & ~(unsigned int)ROCE_MEM_HUGE) {
+		return error_set(ROCE_ERR_INVALID,
+				 "roce_mem_alloc: flags 0x%x: only ROCE_MEM_HUGE (1) exists",
+				 flags);
+	}
+	if (size == 0) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_alloc: size is 0, at least 1 is due");
+	}
+	if (flags & ROCE_MEM_HUGE) {
+		f |= SHMEM_HUGE;
+	}
+	r = mem_new(client, NULL, size, f, &buffer);
+	if (r != 0) {
+		return error_prefix(r, "roce_mem_alloc");
+	}
+	*ret_ptr = buffer->ptr;
+	return 0;
+}
+
+/* Withdraws, waits for the daemon, frees. */
+static int mem_release(struct roce_client *client, struct roce_buffer *buffer)
+{
+	int r;
+
+	/* Also when the daemon is lost: then nobody but us maps the memory. */
+	r = shmem_deregister(client, &buffer->shm);
+	pthread_mutex_lock(&client->lock);
+	request_harvest(client);
+	pthread_mutex_unlock(&client->lock);
+	if (!buffer->shared) {
+		request_quiesce_mirror(client, buffer);
+	}
+	shmem_free(&buffer->shm, false);
+	free(buffer);
+	if (r == ROCE_ERR_NO_DAEMON || r == ROCE_ERR_SHUTDOWN) {
+		r = 0;
+	}
+	return r;
+}
+
+int roce_mem_free(struct roce_client *client, void *ptr)
+{
+	struct roce_buffer *buffer;
+	size_t i;
+	int r;
+
+	r = client_enter(client);
+	if (r != 0 || !ptr) {
+		return r;
+	}
+	pthread_mutex_lock(&client->lock);
+	i = mem_above(&client->mem, ptr);
+	buffer = i > 0 ? client->mem.items[i - 1] : NULL;
+	if (!buffer || buffer->ptr != ptr || !buffer->shared) {
+		pthread_mutex_unlock(&client->lock);
+		return error_set(ROCE_ERR_NOT_FOUND,
+				 "roce_mem_free: %p is not the start of memory from "
+				 "roce_mem_alloc() of this client (freed twice?)",
+				 ptr);
+	}
+	mem_remove(&client->mem, buffer);
+	pthread_mutex_unlock(&client->lock);
+	return mem_release(client, buffer);
+}
+
+int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
+		      struct roce_buffer **ret_buffer)
+{
+	struct roce_buffer *other, *buffer;
+	enum mem_hit hit;
+	int r;
+
+	r = client_enter(client);
+	if (r != 0) {
+		return r;
+	}
+	if (!ptr || !ret_buffer) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_register: %s is NULL",
+				 ptr ? "ret_buffer" : "ptr");
+	}
+	if (size == 0 || (uintptr_t)ptr + size < (uintptr_t)ptr) {
+		return error_set(ROCE_ERR_INVALID,
+				 "roce_mem_register: %zu bytes from %p are not a range of memory",
+				 size, ptr);
+	}
+	pthread_mutex_lock(&client->lock);
+	hit = mem_find(&client->mem, ptr, size, &other);
+	pthread_mutex_unlock(&client->lock);
+	if (hit != MEM_NONE) {
+		return error_set(ROCE_ERR_EXISTS,
+				 "roce_mem_register: [%p, +%zu) overlaps [%p, +%zu), which is %s",
+				 ptr, size, (void *)other->ptr, other->size,
+				 other->shared ? "from roce_mem_alloc()" : "registered already");
+	}
+	r = mem_new(client, ptr, size, SHMEM_INTERNAL, &buffer);
+	if (r != 0) {
+		return error_prefix(r, "roce_mem_register");
+	}
+	*ret_buffer = buffer;
+	return 0;
+}
+
+int roce_mem_deregister(struct roce_buffer *buffer)
+{
+	struct roce_client *client;
+	int r;
+
+	if (!buffer) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_deregister: the buffer is NULL");
+	}
+	client = buffer->client;
+	r = client_enter(client);
+	if (r != 0) {
+		return r;
+	}
+	if (buffer->shared) {
+		return error_set(ROCE_ERR_INVALID,
+				 "roce_mem_deregister: memory from roce_mem_alloc() is given back "
+				 "by roce_mem_free()");
+	}
+	pthread_mutex_lock(&client->lock);
+	mem_remove(&client->mem, buffer);
+	pthread_mutex_unlock(&client->lock);
+	return mem_release(client, buffer);
+}
+
+int roce_mem_lookup(struct roce_client *client, const void *ptr, size_t size,
+		    struct roce_buffer **ret_buffer)
+{
+	struct roce_buffer *buffer = NULL;
+	enum mem_hit hit;
+	int r;
+
+	r = client_enter(client);
+	if (r != 0) {
+		return r;
+	}
+	if (!ret_buffer) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_lookup: ret_buffer is NULL");
+	}
+	pthread_mutex_lock(&client->lock);
+	hit = mem_find(&client->mem, ptr, MAX(size, (size_t)1), &buffer);
+	pthread_mutex_unlock(&client->lock);
+	if (hit == MEM_PARTIAL) {
+		return error_set(ROCE_ERR_NOT_FOUND,
+				 "roce_mem_lookup: [%p, +%zu) is only partly inside [%p, +%zu)",
+				 ptr, size, (void *)buffer->ptr, buffer->size);
+	}
+	if (hit == MEM_NONE) {
+		return error_set(ROCE_ERR_NOT_FOUND,
+				 "roce_mem_lookup: %p is neither registered nor from "
+				 "roce_mem_alloc() of this client",
+				 ptr);
+	}
+	*ret_buffer = buffer;
+	return 0;
+}
+
+void *roce_buffer_ptr(const struct roce_buffer *buffer)
+{
+	return buffer ? buffer->ptr : NULL;
+}
+
+size_t roce_buffer_size(const struct roce_buffer *buffer)
+{
+	return buffer ? buffer->size : 0;
+}
+
+int roce_buffer_is_shared(const struct roce_buffer *buffer)
+{
+	return buffer ? buffer->shared : 0;
+}
+
+void mem_deinit(struct mem_table *table, bool forked)
+{
+	for (size_t i = 0; i < table->n; i++) {
+		shmem_free(&table->items[i]->shm, forked);
+		free(table->items[i]);
+	}
+	free(take_ptr(table->items));
+	table->n = 0;
+}
