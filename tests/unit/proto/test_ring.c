@@ -4,7 +4,10 @@
 /*
  * Tests of ring: order, wrap-around, limits, a producer that lies, and the bell between threads
  *
- * Thread: any; `bell` starts two      Owns: its page      Locks: none
+ * For ThreadSanitizer build with clang, or with gcc -fno-builtin-memcpy: gcc does not instrument
+ * the inlined copies of descriptors, and then finds no race whatever the barriers are.
+ *
+ * Thread: any; the bell tests start two      Owns: its page      Locks: none
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -206,6 +209,8 @@ Test(ring, sleep_and_bell)
 struct bell_test {
 	void *page;
 	int bell;
+	uint32_t count;
+	bool lockstep; /* the producer waits for each descriptor to be consumed */
 	_Atomic int failed;
 	unsigned int sleeps;
 	unsigned int rings;
@@ -219,7 +224,7 @@ static void *bell_consumer(void *arg)
 	uint32_t next = 0;
 
 	ring_consumer_init(&c, t->page);
-	while (next < BELL_COUNT) {
+	while (next < t->count) {
 		int n = ring_pop(&c, out, 32);
 
 		for (int i = 0; i < n; i++, next++) {
@@ -238,7 +243,7 @@ static void *bell_consumer(void *arg)
 
 				t->sleeps++;
 				/* A lost wake-up would show here, as a time-out. */
-				if (poll(&pfd, 1, 20000) != 1 ||
+				if (poll(&pfd, 1, 5000) != 1 ||
 				    read(t->bell, &count, sizeof(count)) < 0) {
 					atomic_store(&t->failed, 3);
 					return NULL;
@@ -250,6 +255,22 @@ static void *bell_consumer(void *arg)
 	return NULL;
 }
 
+/* Spins, to publish again at the very moment when the consumer decides to sleep. */
+static void bell_await_head(struct bell_test *t, uint32_t head)
+{
+	struct shm_header *h = t->page;
+
+	for (unsigned int spins = 1; !atomic_load(&t->failed); spins++) {
+		/* acquire: pairs with the release store of head in ring_pop() */
+		if (atomic_load_explicit(&h->head, memory_order_acquire) == head) {
+			return;
+		}
+		if (spins % 1000 == 0) {
+			sched_yield();
+		}
+	}
+}
+
 static void *bell_producer(void *arg)
 {
 	struct bell_test *t = arg;
@@ -257,14 +278,14 @@ static void *bell_producer(void *arg)
 	uint64_t one = 1;
 
 	ring_producer_init(&p, t->page);
-	for (uint32_t i = 0; i < BELL_COUNT && !atomic_load(&t->failed); i++) {
+	for (uint32_t i = 0; i < t->count && !atomic_load(&t->failed); i++) {
 		struct shm_desc d = desc_make(i);
 
 		while (ring_push(&p, &d) == RING_E_FULL && !atomic_load(&t->failed)) {
 			sched_yield();
 		}
 		/* Batches of 1 to 16; everything is published before the ring can be full. */
-		if ((i & 15) > (i >> 8 & 15) && i + 1 < BELL_COUNT) {
+		if (!t->lockstep && (i & 15) > (i >> 8 & 15) && i + 1 < t->count) {
 			continue;
 		}
 		if (ring_publish(&p)) {
@@ -273,16 +294,21 @@ static void *bell_producer(void *arg)
 				atomic_store(&t->failed, 4);
 			}
 		}
-		if ((i & 0xfff) == 0) {
-			sched_yield();
+		if (t->lockstep) {
+			bell_await_head(t, i + 1);
 		}
 	}
 	return NULL;
 }
 
-Test(ring, bell, .timeout = 120)
+static void bell_run(uint32_t count, bool lockstep)
 {
-	struct bell_test t = {.page = page_new(), .bell = eventfd(0, EFD_CLOEXEC)};
+	struct bell_test t = {
+		.page = page_new(),
+		.bell = eventfd(0, EFD_CLOEXEC),
+		.count = count,
+		.lockstep = lockstep,
+	};
 	pthread_t consumer, producer;
 
 	cr_assert_geq(t.bell, 0);
@@ -294,4 +320,18 @@ Test(ring, bell, .timeout = 120)
 	cr_assert_geq(t.rings, t.sleeps, "%u rings, %u sleeps", t.rings, t.sleeps);
 	base_close(t.bell);
 	free(t.page);
+}
+
+Test(ring, bell, .timeout = 120)
+{
+	bell_run(BELL_COUNT, false);
+}
+
+/*
+ * A lost wake-up is final here, while in `bell` the next publish hides it. Chance decides: without
+ * the fences of ring_publish() and ring_sleep() only some runs fail, so a pass proves little.
+ */
+Test(ring, bell_lockstep, .timeout = 120)
+{
+	bell_run(BELL_COUNT / 2, true);
 }
