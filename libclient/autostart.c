@@ -72,10 +72,11 @@ static int find_daemon(char *buf, size_t size)
 		}
 		path += n + (path[n] == ':');
 	}
-	return error_set(ROCE_ERR_NO_DAEMON,
-			 "no daemon runs, and no rocecommd to start was found in $ROCECOMMD, %s and "
-			 "PATH: install it, or name its socket in ROCECOMM_SOCKET",
-			 ROCECOMM_SBINDIR);
+	return error_set(
+		ROCE_ERR_NO_DAEMON,
+		"no daemon runs, and no rocecommd to start was found in $ROCECOMMD, %s and "
+		"PATH: install it, or name its socket in ROCECOMM_SOCKET",
+		ROCECOMM_SBINDIR);
 }
 
 /* The environment, with XDG_RUNTIME_DIR as we found or chose it. *ret is to be freed. */
@@ -179,8 +180,7 @@ static int spawn(const char *file, char *const *env, struct report *ret)
 		*ret = report;
 	}
 	if (ret->err != 0) {
-		return error_set(ROCE_ERR_NO_DAEMON, "cannot run %s: %s", file,
-				 strerror(ret->err));
+		return error_set(ROCE_ERR_NO_DAEMON, "cannot run %s: %s", file, strerror(ret->err));
 	}
 	return 0;
 }

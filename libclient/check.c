@@ -146,8 +146,7 @@ static size_t region_displ(const struct post_region *region, size_t i, size_t *r
 
 /* Blocks, one a rank. */
 static int region_blocks(const struct post_args *args, const void *base, const size_t *counts,
-			 const size_t *displs, int ranks, const char *side,
-			 struct post_region *ret)
+			 const size_t *displs, int ranks, const char *side, struct post_region *ret)
 {
 	size_t lo = SIZE_MAX, hi = 0, running = 0;
 	size_t max = (size_t)PTRDIFF_MAX / ret->elem;
@@ -212,8 +211,7 @@ static int check_arrays(const struct post_args *args, bool root)
 	return 0;
 }
 
-static int check_v(const struct post_args *args, const struct roce_comm *comm,
-		   struct post_shape *s)
+static int check_v(const struct post_args *args, const struct roce_comm *comm, struct post_shape *s)
 {
 	bool root = args->root == comm->rank;
 	const size_t *own = NULL;
@@ -230,8 +228,8 @@ static int check_v(const struct post_args *args, const struct roce_comm *comm,
 		r = region_plain(args, args->send, args->count, 1, "send", &s->send);
 		if (r == 0 && (root || args->kind == COLL_ALLGATHERV)) {
 			own = args->recv_counts;
-			r = region_blocks(args, args->recv, args->recv_counts, args->recv_displs,
-					  n, "recv", &s->recv);
+			r = region_blocks(args, args->recv, args->recv_counts, args->recv_displs, n,
+					  "recv", &s->recv);
 		}
 		break;
 	case COLL_REDUCE_SCATTERV:
@@ -244,24 +242,23 @@ static int check_v(const struct post_args *args, const struct roce_comm *comm,
 		r = region_plain(args, args->recv, args->count, 1, "recv", &s->recv);
 		if (r == 0 && root) {
 			own = args->send_counts;
-			r = region_blocks(args, args->send, args->send_counts, args->send_displs,
-					  n, "send", &s->send);
+			r = region_blocks(args, args->send, args->send_counts, args->send_displs, n,
+					  "send", &s->send);
 		}
 		break;
 	default: /* COLL_ALLTOALLV */
 		r = region_blocks(args, args->send, args->send_counts, args->send_displs, n, "send",
 				  &s->send);
 		if (r == 0) {
-			r = region_blocks(args, args->recv, args->recv_counts, args->recv_displs,
-					  n, "recv", &s->recv);
+			r = region_blocks(args, args->recv, args->recv_counts, args->recv_displs, n,
+					  "recv", &s->recv);
 		}
 		break;
 	}
 	if (r == 0 && own && own[comm->rank] != args->count) {
-		return error_set(ROCE_ERR_INVALID,
-				 "%s: this rank's own count is %zu, but counts[%d] is %zu",
-				 coll_kind_name(args->kind), args->count, comm->rank,
-				 own[comm->rank]);
+		return error_set(
+			ROCE_ERR_INVALID, "%s: this rank's own count is %zu, but counts[%d] is %zu",
+			coll_kind_name(args->kind), args->count, comm->rank, own[comm->rank]);
 	}
 	return r;
 }

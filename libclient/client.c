@@ -51,8 +51,9 @@ int client_options(const char *what, const void *options, void *ret, size_t know
 	}
 	memcpy(&size, options, sizeof(size));
 	if (size < sizeof(size) || size > OPTIONS_MAX) {
-		return error_set(ROCE_ERR_INVALID, "%s: its field size is %zu; set it to sizeof(%s)",
-				 what, size, what);
+		return error_set(ROCE_ERR_INVALID,
+				 "%s: its field size is %zu; set it to sizeof(%s)", what, size,
+				 what);
 	}
 	for (size_t i = known; i < size; i++) {
 		if (bytes[i] != 0) {

@@ -255,16 +255,16 @@ static int comm_options(struct roce_client *client, const struct roce_comm_optio
 		return r;
 	}
 	if (o->name && strlen(o->name) >= LIMIT_NAME) {
-		return error_set(ROCE_ERR_INVALID, "the communicator's name has %zu bytes, at most "
-						   "%d are allowed", strlen(o->name),
-				 LIMIT_NAME - 1);
+		return error_set(ROCE_ERR_INVALID,
+				 "the communicator's name has %zu bytes, at most "
+				 "%d are allowed",
+				 strlen(o->name), LIMIT_NAME - 1);
 	}
 	if (o->join_timeout_ms < 0 || o->transfer_timeout_ms < 0 || o->arrival_timeout_ms < -1) {
 		return error_set(ROCE_ERR_INVALID,
 				 "time-outs of a communicator: join %d, arrival %d, transfer %d: "
 				 "0 means the default, only arrival may be -1 (never)",
-				 o->join_timeout_ms, o->arrival_timeout_ms,
-				 o->transfer_timeout_ms);
+				 o->join_timeout_ms, o->arrival_timeout_ms, o->transfer_timeout_ms);
 	}
 	msg->name = (char *)(uintptr_t)(o->name ? o->name : client->name);
 	msg->join_timeout_ms = (uint32_t)o->join_timeout_ms;

@@ -53,8 +53,8 @@ struct roce_comm {
 	struct comm_slot window[LIMIT_COMM_WINDOW];
 	uint64_t *sent; /* [size] sends posted to each rank, then [size] receives from each */
 	uint64_t *received;
-	unsigned int p2p_open;	     /* sends and receives in flight */
-	unsigned int staged_open;    /* operations in flight with results to copy out */
+	unsigned int p2p_open;	  /* sends and receives in flight */
+	unsigned int staged_open; /* operations in flight with results to copy out */
 	struct comm_premul premul[COMM_PREMUL_MAX];
 
 	_Atomic int failed; /* sticky status; the text is whole once it is set */

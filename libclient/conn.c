@@ -210,7 +210,8 @@ int conn_check(struct conn *conn)
 	return conn_dead(conn);
 }
 
-/* Waits until @call has its reply; the caller holds the lock. Return: 0, or -ETIMEDOUT, or -EPIPE. */
+/* Waits until @call has its reply; the caller holds the lock. Return: 0, or -ETIMEDOUT, or -EPIPE.
+ */
 static int conn_await(struct conn *conn, struct conn_call *call, int64_t deadline)
 {
 	while (!call->done) {
@@ -360,9 +361,10 @@ int conn_call(struct conn *conn, unsigned int type, const void *msg, int fd, int
 	pthread_mutex_unlock(&conn->lock);
 
 	if (r == -ETIMEDOUT) {
-		r = error_set(ROCE_ERR_TIMEOUT,
-			      "the daemon did not answer within %d ms: is it stopped or overloaded?",
-			      timeout_ms);
+		r = error_set(
+			ROCE_ERR_TIMEOUT,
+			"the daemon did not answer within %d ms: is it stopped or overloaded?",
+			timeout_ms);
 	} else if (r == -EPIPE) {
 		r = conn_dead_error(conn);
 	} else if (r == FRAME_E_TOO_BIG) {

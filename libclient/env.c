@@ -37,11 +37,11 @@
 struct launcher {
 	const char *name;
 	const char *rank;
-	const char *size[3];   /* the first that is set */
-	const char *local[2];  /* number of ranks on this host */
-	const char *node;      /* index of this host */
-	const char *nodes;     /* number of hosts */
-	const char *job[4];    /* all that are set go into the name */
+	const char *size[3];  /* the first that is set */
+	const char *local[2]; /* number of ranks on this host */
+	const char *node;     /* index of this host */
+	const char *nodes;    /* number of hosts */
+	const char *job[4];   /* all that are set go into the name */
 };
 
 static const struct launcher launchers[] = {
@@ -221,8 +221,7 @@ static const struct launcher *env_launcher(env_get_fn get, void *ctx, const char
 }
 
 /* On how many hosts the ranks are, as far as the launcher says. */
-static void env_spread(env_get_fn get, void *ctx, const struct launcher *l,
-		       struct env_place *place)
+static void env_spread(env_get_fn get, void *ctx, const struct launcher *l, struct env_place *place)
 {
 	int nodes = env_optional(get, ctx, l->nodes);
 	const char *name;
@@ -255,8 +254,9 @@ int env_parse(env_get_fn get, void *ctx, struct env_place *ret)
 				 size_name, size_text, LIMIT_COMM_RANKS);
 	}
 	if (!env_number(env_text(get, ctx, l->rank), place.size - 1, &place.rank)) {
-		return error_set(ROCE_ERR_INVALID, "%s=%s is not a rank in 0 .. %d (%s=%s)", l->rank,
-				 env_text(get, ctx, l->rank), place.size - 1, size_name, size_text);
+		return error_set(ROCE_ERR_INVALID, "%s=%s is not a rank in 0 .. %d (%s=%s)",
+				 l->rank, env_text(get, ctx, l->rank), place.size - 1, size_name,
+				 size_text);
 	}
 	env_spread(get, ctx, l, &place);
 	root = env_text(get, ctx, "ROCECOMM_ROOT");
@@ -265,8 +265,9 @@ int env_parse(env_get_fn get, void *ctx, struct env_place *ret)
 		place.root_given = true;
 		r = env_split_root(root, &place);
 	} else if (addr && strlen(addr) >= sizeof(place.root)) {
-		r = error_set(ROCE_ERR_INVALID, "MASTER_ADDR has %zu bytes, at most %zu are allowed",
-			      strlen(addr), sizeof(place.root) - 1);
+		r = error_set(ROCE_ERR_INVALID,
+			      "MASTER_ADDR has %zu bytes, at most %zu are allowed", strlen(addr),
+			      sizeof(place.root) - 1);
 	} else if (addr) {
 		snprintf(place.root, sizeof(place.root), "%s", addr);
 	} else if (place.many_hosts) {

@@ -26,10 +26,10 @@ struct env_place {
 	const char *launcher;
 	int rank;
 	int size;
-	int node;	 /* index of this host, -1: unknown */
-	bool all_local;	 /* known to be: all ranks on this host */
-	bool many_hosts; /* known to be: ranks on several hosts */
-	bool root_given; /* ROCECOMM_ROOT, not MASTER_ADDR */
+	int node;		/* index of this host, -1: unknown */
+	bool all_local;		/* known to be: all ranks on this host */
+	bool many_hosts;	/* known to be: ranks on several hosts */
+	bool root_given;	/* ROCECOMM_ROOT, not MASTER_ADDR */
 	char root[ENV_ADDRESS]; /* name or address of the root; "": none given */
 	uint16_t root_port;	/* 0: the daemon's */
 	char name[ENV_NAME];	/* same on all ranks; without the instance */

@@ -14,7 +14,8 @@
 
 #include "proto/base.h"
 
-/* Stores the sentence of this thread. Return: @status, so that callers can `return error_set(...)`. */
+/* Stores the sentence of this thread. Return: @status, so that callers can `return error_set(...)`.
+ */
 int error_set(int status, const char *format, ...) attr_printf(2, 3);
 /* Puts "prefix: " before the sentence that is there. Return: @status. */
 int error_prefix(int status, const char *format, ...) attr_printf(2, 3);

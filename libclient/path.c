@@ -233,8 +233,8 @@ int path_user_socket(char *buf, size_t size, int create)
 	}
 	if ((size_t)snprintf(buf, size, "%s/rocecomm/rocecomm.sock", dir) >= size) {
 		return error_set(ROCE_ERR_INVALID,
-				 "XDG_RUNTIME_DIR=%s is too long for a socket path (%zu bytes)", dir,
-				 size - 1);
+				 "XDG_RUNTIME_DIR=%s is too long for a socket path (%zu bytes)",
+				 dir, size - 1);
 	}
 	return 0;
 }

@@ -16,7 +16,7 @@
 #define PATH_MAX_SOCKET 108 /* sizeof(sun_path) */
 
 enum {
-	PATH_E_ABSENT = 1, /* nobody listens there: missing or left behind; sentence set */
+	PATH_E_ABSENT = 1,  /* nobody listens there: missing or left behind; sentence set */
 	PATH_E_REFUSED = 2, /* the sentence and *ret_status say why */
 };
 

@@ -83,8 +83,7 @@ static bool op_conflicts(const struct op *op)
 	if (op->read_size > 0 && request_writes(op->comm, op->read, op->read_size)) {
 		return true;
 	}
-	return request->out.n > 0 &&
-	       request_writes(op->comm, request->write, request->write_size);
+	return request->out.n > 0 && request_writes(op->comm, request->write, request->write_size);
 }
 
 static bool op_clear(void *arg)
@@ -297,8 +296,10 @@ int post_async(const struct post_args *args, struct roce_comm *comm,
 	       struct roce_request **ret_request)
 {
 	if (!ret_request) {
-		int r = error_set(ROCE_ERR_INVALID, "%s: ret_request is NULL; the blocking call "
-						    "needs none", coll_kind_name(args->kind));
+		int r = error_set(ROCE_ERR_INVALID,
+				  "%s: ret_request is NULL; the blocking call "
+				  "needs none",
+				  coll_kind_name(args->kind));
 
 		group_failed(group_current(), r);
 		return r;

@@ -39,12 +39,12 @@ struct post_args {
 
 /* One side's memory. */
 struct post_region {
-	uint8_t *base;	/* as passed */
-	uint8_t *ptr;	/* first byte used */
-	size_t size;	/* bytes from there to the last one used; 0: this rank does not use it */
-	size_t skip;	/* elements between base and ptr */
-	size_t elem;	/* bytes an element */
-	size_t n;	/* blocks; 0: one contiguous piece */
+	uint8_t *base; /* as passed */
+	uint8_t *ptr;  /* first byte used */
+	size_t size;   /* bytes from there to the last one used; 0: this rank does not use it */
+	size_t skip;   /* elements between base and ptr */
+	size_t elem;   /* bytes an element */
+	size_t n;      /* blocks; 0: one contiguous piece */
 	const size_t *counts;
 	const size_t *displs; /* NULL with blocks: one after the other */
 };
@@ -69,8 +69,7 @@ struct op {
 };
 
 /* Pure: checks arguments, computes both sides. Return: 0 or a status with its sentence. */
-int check_args(const struct post_args *args, const struct roce_comm *comm,
-	       struct post_shape *ret);
+int check_args(const struct post_args *args, const struct roce_comm *comm, struct post_shape *ret);
 /* The descriptor's op and scalar of a public reduction. Return: 0 or a status. */
 int check_redop(const struct post_args *args, const struct roce_comm *comm, uint8_t *ret_op,
 		uint64_t *ret_scalar);

@@ -269,8 +269,8 @@ void request_fail_all(struct roce_client *client, int status)
 	for (uint32_t i = 0; i < pool->tickets_used; i++) {
 		struct roce_request *request = pool->tickets[i].request;
 
-		if (request && atomic_load_explicit(&request->state, memory_order_relaxed) ==
-				       REQUEST_POSTED) {
+		if (request &&
+		    atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_POSTED) {
 			request_settle(request, status);
 		}
 	}

@@ -77,7 +77,8 @@ struct roce_request {
 	struct staging_block *blocks[REQUEST_BLOCKS]; /* returned when finished */
 	struct roce_buffer *mirror;		      /* that the result is copied out of */
 	struct copy_list out;
-	const uint8_t *write; /* user memory that the operation writes, for the order of staged ones */
+	const uint8_t
+		*write; /* user memory that the operation writes, for the order of staged ones */
 	size_t write_size;
 	struct roce_request *next; /* free list */
 };

@@ -21,28 +21,28 @@ static const size_t small_sizes[STAGING_SMALL_CLASSES] = {1 << 10, 8 << 10, 64 <
  * Large classes: (4 + q) / 4 * 2^(18 + e), q = 1 .. 4: 320 KiB, 384 KiB, 448 KiB, 512 KiB,
  * 640 KiB, ... At most a fifth is wasted, and only address space: pages come when touched.
  */
-size_t staging_class_size(unsigned int class)
+size_t staging_class_size(unsigned int bin)
 {
 	unsigned int e, q;
 
-	if (class < STAGING_SMALL_CLASSES) {
-		return small_sizes[class];
+	if (bin < STAGING_SMALL_CLASSES) {
+		return small_sizes[bin];
 	}
-	class -= STAGING_SMALL_CLASSES;
-	e = class / 4;
-	q = class % 4 + 1;
+	bin -= STAGING_SMALL_CLASSES;
+	e = bin / 4;
+	q = bin % 4 + 1;
 	return ((size_t)1 << (16 + e)) * (4 + q);
 }
 
 unsigned int staging_class(size_t size)
 {
-	unsigned int class = 0, e;
+	unsigned int bin = 0, e;
 
-	while (class < STAGING_SMALL_CLASSES && size > small_sizes[class]) {
-		class ++;
+	while (bin < STAGING_SMALL_CLASSES && size > small_sizes[bin]) {
+		bin++;
 	}
-	if (class < STAGING_SMALL_CLASSES) {
-		return class;
+	if (bin < STAGING_SMALL_CLASSES) {
+		return bin;
 	}
 	/* 2^(18 + e) < size <= 2^(19 + e) */
 	e = 63 - (unsigned int)__builtin_clzll(size - 1) - 18;
@@ -50,19 +50,19 @@ unsigned int staging_class(size_t size)
 	       (unsigned int)(DIV_UP(size, (size_t)1 << (16 + e)) - 5);
 }
 
-static bool class_is_small(unsigned int class)
+static bool class_is_small(unsigned int bin)
 {
-	return class < STAGING_SMALL_CLASSES;
+	return bin < STAGING_SMALL_CLASSES;
 }
 
-static struct staging_block *staging_pop(struct staging *staging, unsigned int class)
+static struct staging_block *staging_pop(struct staging *staging, unsigned int bin)
 {
-	struct staging_block *block = staging->free[class];
+	struct staging_block *block = staging->free[bin];
 
 	if (block) {
-		staging->free[class] = block->next;
+		staging->free[bin] = block->next;
 		block->next = NULL;
-		if (!class_is_small(class)) {
+		if (!class_is_small(bin)) {
 			staging->idle -= block->slab->shm.size;
 		}
 	}
@@ -70,11 +70,10 @@ static struct staging_block *staging_pop(struct staging *staging, unsigned int c
 }
 
 /* Makes a slab of @class. Lock not held. Return: 0 or a status. */
-static int staging_slab_new(struct roce_client *client, unsigned int class,
-			    struct staging_slab **ret)
+static int staging_slab_new(struct roce_client *client, unsigned int bin, struct staging_slab **ret)
 {
-	size_t block_size = staging_class_size(class);
-	size_t n = class_is_small(class) ? STAGING_SLAB / block_size : 1;
+	size_t block_size = staging_class_size(bin);
+	size_t n = class_is_small(bin) ? STAGING_SLAB / block_size : 1;
 	struct staging_slab *slab;
 	int r;
 
@@ -94,7 +93,7 @@ static int staging_slab_new(struct roce_client *client, unsigned int class,
 		b->off = i * block_size;
 		b->ptr = slab->shm.base + b->off;
 		b->buffer = slab->shm.id;
-		b->class = class;
+		b->bin = bin;
 		b->next = i + 1 < n ? b + 1 : NULL;
 	}
 	*ret = slab;
@@ -124,37 +123,39 @@ int staging_get(struct roce_client *client, size_t size, struct staging_block **
 	struct staging *staging = &client->staging;
 	struct staging_block *block;
 	struct staging_slab *slab;
-	unsigned int class;
+	unsigned int bin;
 	int r;
 
 	if (size > (size_t)1 << 60) {
 		return error_set(ROCE_ERR_INVALID, "%zu bytes are beyond any memory", size);
 	}
-	class = staging_class(size);
+	bin = staging_class(size);
 	pthread_mutex_lock(&client->lock);
-	block = staging_pop(staging, class);
+	block = staging_pop(staging, bin);
 	pthread_mutex_unlock(&client->lock);
 	if (block) {
 		*ret = block;
 		return 0;
 	}
-	r = staging_slab_new(client, class, &slab);
+	r = staging_slab_new(client, bin, &slab);
 	if (r == ROCE_ERR_QUOTA || r == ROCE_ERR_NO_MEMORY) {
 		/* What finished requests still hold, and what lies idle, may be enough. */
 		pthread_mutex_lock(&client->lock);
 		request_harvest(client);
-		block = staging_pop(staging, class);
+		block = staging_pop(staging, bin);
 		pthread_mutex_unlock(&client->lock);
 		if (block) {
 			*ret = block;
 			return 0;
 		}
 		staging_trim(client, 0);
-		r = staging_slab_new(client, class, &slab);
+		r = staging_slab_new(client, bin, &slab);
 	}
 	if (r != 0) {
-		return error_prefix(r, "a staging copy of %zu bytes is needed, since the memory is "
-				       "not from roce_mem_alloc()", size);
+		return error_prefix(r,
+				    "a staging copy of %zu bytes is needed, since the memory is "
+				    "not from roce_mem_alloc()",
+				    size);
 	}
 	pthread_mutex_lock(&client->lock);
 	staging_link(staging, slab);
@@ -165,8 +166,8 @@ int staging_get(struct roce_client *client, size_t size, struct staging_block **
 		while (last->next) {
 			last = last->next;
 		}
-		last->next = staging->free[class];
-		staging->free[class] = block->next;
+		last->next = staging->free[bin];
+		staging->free[bin] = block->next;
 		block->next = NULL;
 	}
 	pthread_mutex_unlock(&client->lock);
@@ -182,9 +183,9 @@ void staging_put(struct roce_client *client, struct staging_block *block)
 		return;
 	}
 	block->released_at = ++staging->tick;
-	block->next = staging->free[block->class];
-	staging->free[block->class] = block;
-	if (!class_is_small(block->class)) {
+	block->next = staging->free[block->bin];
+	staging->free[block->bin] = block;
+	if (!class_is_small(block->bin)) {
 		staging->idle += block->slab->shm.size;
 	}
 }

@@ -33,7 +33,7 @@ struct staging_block {
 	uint8_t *ptr;
 	uint64_t off; /* in the buffer */
 	uint32_t buffer;
-	uint32_t class;
+	uint32_t bin;
 	uint64_t released_at; /* tick of the last put */
 };
 
@@ -53,7 +53,7 @@ struct staging {
 
 /* Class of a size, and the size of a class. Pure; for tests. */
 unsigned int staging_class(size_t size);
-size_t staging_class_size(unsigned int class);
+size_t staging_class_size(unsigned int bin);
 
 /*
  * Gets a block of at least @size > 0 bytes; its content is arbitrary. Takes the client's lock

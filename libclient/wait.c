@@ -98,8 +98,9 @@ static int wait_check(const struct roce_request *request)
 		return error_set(ROCE_ERR_INVALID,
 				 "the request is not valid any more: it was waited for already");
 	case REQUEST_GROUPED:
-		return error_set(ROCE_ERR_INVALID,
-				 "the request belongs to an open group: call roce_group_end() first");
+		return error_set(
+			ROCE_ERR_INVALID,
+			"the request belongs to an open group: call roce_group_end() first");
 	default:
 		return 0;
 	}
