@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * TCP backend: contexts, peers and the poll loop
+ *
+ * With a few streams transport_poll() just tries to read each of them, since a read that finds
+ * nothing costs what epoll_wait() costs; with many it asks epoll. The epoll set is level triggered
+ * and always complete, so that its descriptor can be slept on after transport_arm().
+ *
+ * A peer fails in two steps. tcp_peer_fail() may be called anywhere: it shuts the sockets down,
+ * which also keeps the epoll descriptor readable. The next transport_poll() completes the sends
+ * and tells peer_down, so that this never happens inside a caller's transport_send().
+ *
+ * Thread: the progress thread that owns the context      Owns: peers, streams and their sockets
+ * Locks: none
+ */
+#include "transport/tcp.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define KEEPALIVE_IDLE_S 5
+#define KEEPALIVE_INTERVAL_S 2
+#define KEEPALIVE_COUNT 3
+#define EVENTS 64
+
+static void stream_close(struct tcp_stream *s)
+{
+	if (s->fd < 0) {
+		return;
+	}
+	/* Closing takes it out of the epoll set: nobody else holds the file. */
+	epoll_ctl(s->peer->transport->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+	s->fd = base_close(s->fd);
+	list_remove(&s->link);
+	list_remove(&s->ready);
+	s->peer->transport->stream_count--;
+	s->recv = NULL;
+	s->slot = NULL;
+	s->start = s->end = 0;
+}
+
+/* Closes the streams and completes the sends; calls out. */
+static void peer_close(struct transport_peer *peer, int status)
+{
+	peer->state = TCP_PEER_DEAD;
+	list_remove(&peer->failed);
+	list_remove(&peer->sending);
+	list_remove(&peer->fresh);
+	for (uint32_t i = 0; i < peer->stream_count; i++) {
+		stream_close(peer->streams[i]);
+	}
+	tcp_peer_cancel(peer, status);
+}
+
+static void peer_destroy(struct transport_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->stream_count; i++) {
+		free(peer->streams[i]->buffer);
+		free(peer->streams[i]);
+	}
+	free(peer->slots);
+	free(peer);
+}
+
+void tcp_enter(struct transport *t)
+{
+	t->depth++;
+}
+
+void tcp_leave(struct transport *t)
+{
+	struct list *l;
+
+	if (--t->depth > 0) {
+		return;
+	}
+	while ((l = list_first(&t->garbage))) {
+		list_remove(l);
+		peer_destroy(container_of(l, struct transport_peer, link));
+	}
+}
+
+/**
+ * tcp_peer_fail() - note that a peer is lost
+ * @peer:   borrowed; only the first failure counts
+ * @error:  negative errno
+ * @reason: static text
+ *
+ * Calls nothing back; the next transport_poll() does.
+ */
+void tcp_peer_fail(struct transport_peer *peer, int error, const char *reason)
+{
+	if (peer->state != TCP_PEER_OPEN) {
+		return;
+	}
+	peer->state = TCP_PEER_FAILED;
+	peer->error = error;
+	peer->reason = reason;
+	for (uint32_t i = 0; i < peer->stream_count; i++) {
+		shutdown(peer->streams[i]->fd, SHUT_RDWR);
+	}
+	list_append(&peer->transport->failed, &peer->failed);
+}
+
+static void tell_failed(struct transport *t)
+{
+	struct list *l;
+
+	while ((l = list_first(&t->failed))) {
+		struct transport_peer *peer = container_of(l, struct transport_peer, failed);
+
+		peer_close(peer, peer->error);
+		if (!peer->freed) {
+			t->handler.peer_down(t->arg, peer, peer->error, peer->reason);
+		}
+	}
+}
+
+/**
+ * transport_new() - make a context
+ * @options: borrowed; `fragment` 0 means 256 KiB
+ * @handler: copied
+ * @arg:     for the handler
+ * @ret:     new context, set on success only
+ *
+ * Return: 0, or negative errno.
+ */
+int transport_new(const struct transport_options *options, const struct transport_handler *handler,
+		  void *arg, struct transport **ret)
+{
+	struct transport *t;
+
+	if (options->fragment % TCP_ALIGN != 0) {
+		return err_origin(-EINVAL);
+	}
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		return err_origin(-ENOMEM);
+	}
+	t->options = *options;
+	if (t->options.fragment == 0) {
+		t->options.fragment = 256 * 1024;
+	}
+	t->handler = *handler;
+	t->arg = arg;
+	list_init(&t->peers);
+	list_init(&t->streams);
+	list_init(&t->sending);
+	list_init(&t->fresh);
+	list_init(&t->failed);
+	list_init(&t->ready);
+	list_init(&t->garbage);
+	t->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (t->epoll < 0) {
+		int r = -errno;
+
+		transport_free(t);
+		return err_origin(r);
+	}
+	t->scratch = aligned_alloc(TCP_ALIGN, t->options.fragment + TCP_ALIGN);
+	if (!t->scratch) {
+		transport_free(t);
+		return err_origin(-ENOMEM);
+	}
+	*ret = t;
+	return 0;
+}
+
+/**
+ * transport_free() - close all peers and free the context
+ * @t: consumed; NULL allowed; not from inside a callback
+ *
+ * Return: NULL
+ */
+struct transport *transport_free(struct transport *t)
+{
+	struct list *l;
+
+	if (!t) {
+		return NULL;
+	}
+	assert(t->depth == 0);
+	while ((l = list_first(&t->peers))) {
+		transport_peer_free(container_of(l, struct transport_peer, link));
+	}
+	base_close(t->epoll);
+	free(t->scratch);
+	free(t);
+	return NULL;
+}
+
+/**
+ * transport_peer_new() - make a peer without streams
+ * @t:    borrowed by the peer
+ * @user: for transport_peer_user()
+ * @ret:  new peer, set on success only
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int transport_peer_new(struct transport *t, void *user, struct transport_peer **ret)
+{
+	struct transport_peer *peer = calloc(1, sizeof(*peer));
+
+	if (!peer) {
+		return err_origin(-ENOMEM);
+	}
+	/* Half a megabyte that costs nothing until many receives are open at once. */
+	peer->slots = calloc(TCP_SLOTS, sizeof(*peer->slots));
+	if (!peer->slots) {
+		free(peer);
+		return err_origin(-ENOMEM);
+	}
+	peer->transport = t;
+	peer->user = user;
+	list_init(&peer->sending);
+	list_init(&peer->fresh);
+	list_init(&peer->failed);
+	list_init(&peer->urgent);
+	list_init(&peer->waiting);
+	list_init(&peer->turns);
+	list_append(&t->peers, &peer->link);
+	*ret = peer;
+	return 0;
+}
+
+void *transport_peer_user(const struct transport_peer *peer)
+{
+	return peer->user;
+}
+
+/**
+ * transport_peer_free() - close a peer
+ * @peer: consumed; NULL allowed; also from inside any callback
+ *
+ * Sends that are not complete complete with -ECANCELED before this returns.
+ *
+ * Return: NULL
+ */
+struct transport_peer *transport_peer_free(struct transport_peer *peer)
+{
+	struct transport *t;
+
+	if (!peer) {
+		return NULL;
+	}
+	assert(!peer->freed);
+	t = peer->transport;
+	tcp_enter(t);
+	peer->freed = true;
+	list_remove(&peer->link);
+	list_append(&t->garbage, &peer->link);
+	if (peer->state != TCP_PEER_DEAD) {
+		peer_close(peer, -ECANCELED);
+	}
+	tcp_leave(t);
+	return NULL;
+}
+
+static int set_int(int fd, int level, int name, int value)
+{
+	return setsockopt(fd, level, name, &value, sizeof(value)) < 0 ? -errno : 0;
+}
+
+/* Only NODELAY is needed; a kernel that refuses one of the others serves as well. */
+static int socket_options(const struct transport *t, int fd)
+{
+	const struct transport_options *o = &t->options;
+	int domain = 0, r;
+	socklen_t size = sizeof(domain);
+
+	r = fcntl(fd, F_GETFL);
+	if (r < 0 || fcntl(fd, F_SETFL, r | O_NONBLOCK) < 0) {
+		return err_origin(-errno);
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) < 0) {
+		return err_origin(-errno);
+	}
+	if (domain != AF_INET && domain != AF_INET6) {
+		return 0;
+	}
+	r = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	if (set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1) == 0) {
+		set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
+		set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S);
+		set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_COUNT);
+	}
+	if (o->user_timeout_ms > 0) {
+		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)MIN(o->user_timeout_ms, INT32_MAX));
+	}
+	if (o->congestion[0]) {
+		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, o->congestion,
+			   strnlen(o->congestion, sizeof(o->congestion)));
+	}
+	return 0;
+}
+
+/**
+ * transport_peer_add_stream() - give a peer one more socket
+ * @peer: borrowed
+ * @fd:   connected stream socket; consumed on success
+ *
+ * Return: 0, -ENOTCONN if the peer is lost, -ENOSPC if it has TCP_STREAMS_MAX streams, or negative
+ * errno.
+ */
+int transport_peer_add_stream(struct transport_peer *peer, int fd)
+{
+	struct transport *t = peer->transport;
+	struct epoll_event event = {.events = EPOLLIN};
+	struct tcp_stream *s;
+	int r;
+
+	if (peer->state != TCP_PEER_OPEN) {
+		return err_origin(-ENOTCONN);
+	}
+	if (peer->stream_count == TCP_STREAMS_MAX) {
+		return err_origin(-ENOSPC);
+	}
+	r = socket_options(t, fd);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	s = calloc(1, sizeof(*s));
+	if (!s) {
+		return err_origin(-ENOMEM);
+	}
+	s->buffer = aligned_alloc(TCP_ALIGN, TCP_BUFFER);
+	event.data.ptr = s;
+	if (!s->buffer || epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+		r = s->buffer ? -errno : -ENOMEM;
+		free(s->buffer);
+		free(s);
+		return err_origin(r);
+	}
+	s->peer = peer;
+	s->fd = fd;
+	s->events = EPOLLIN;
+	s->index = peer->stream_count;
+	list_init(&s->ready);
+	list_append(&t->streams, &s->link);
+	t->stream_count++;
+	peer->streams[peer->stream_count++] = s;
+	return 0;
+}
+
+/* Brings the epoll registration of a stream up to date. */
+void tcp_stream_watch(struct tcp_stream *s)
+{
+	struct epoll_event event = {.data.ptr = s};
+
+	event.events = (s->stalled ? 0u : (uint32_t)EPOLLIN) |
+		       (tcp_stream_wants(s) ? (uint32_t)EPOLLOUT : 0u);
+	if (s->fd < 0 || event.events == s->events) {
+		return;
+	}
+	s->peer->transport->stats.syscalls++;
+	if (epoll_ctl(s->peer->transport->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0) {
+		tcp_peer_fail(s->peer, -errno, "cannot watch the connection");
+		return;
+	}
+	s->events = event.events;
+}
+
+static void poll_direct(struct transport *t)
+{
+	struct tcp_stream *streams[TCP_DIRECT];
+	uint32_t n = 0;
+
+	/* Callbacks may add and remove streams; their memory stays until tcp_leave(). */
+	list_for_each(l, &t->streams) {
+		streams[n++] = container_of(l, struct tcp_stream, link);
+		streams[n - 1]->blocked = false;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (streams[i]->fd >= 0) {
+			tcp_stream_receive(streams[i]);
+		}
+	}
+	tcp_flush_sending(t);
+}
+
+static void poll_epoll(struct transport *t)
+{
+	struct epoll_event events[EVENTS];
+	int n;
+
+	n = epoll_wait(t->epoll, events, EVENTS, 0);
+	t->stats.syscalls++;
+	for (int i = 0; i < n; i++) {
+		struct tcp_stream *s = events[i].data.ptr;
+
+		if (s->fd < 0) {
+			continue;
+		}
+		if (events[i].events & EPOLLOUT) {
+			s->blocked = false;
+		}
+		if (events[i].events & ~(uint32_t)EPOLLOUT) {
+			tcp_stream_receive(s);
+		}
+	}
+	tcp_flush_sending(t);
+	for (int i = 0; i < n; i++) {
+		struct tcp_stream *s = events[i].data.ptr;
+
+		if (s->fd >= 0 && (events[i].events & EPOLLOUT)) {
+			tcp_stream_watch(s);
+		}
+	}
+}
+
+/**
+ * transport_poll() - move what can be moved
+ * @t: borrowed; not from inside a callback
+ *
+ * Return: how many system calls moved bytes.
+ */
+int transport_poll(struct transport *t)
+{
+	struct list *l;
+
+	assert(!t->polling);
+	tcp_enter(t);
+	t->polling = true;
+	t->moved = 0;
+	tell_failed(t);
+	if (t->stream_count <= TCP_DIRECT) {
+		poll_direct(t);
+	} else {
+		poll_epoll(t);
+	}
+	/* Streams whose slot came free. Only buffered bytes are looked at: this ends. */
+	while ((l = list_first(&t->ready))) {
+		list_remove(l);
+		tcp_stream_parse(container_of(l, struct tcp_stream, ready));
+	}
+	tcp_flush_fresh(t);
+	tell_failed(t);
+	t->polling = false;
+	tcp_leave(t);
+	return t->moved;
+}
+
+int transport_fd(const struct transport *t)
+{
+	return t->epoll;
+}
+
+/**
+ * transport_arm() - prepare transport_fd() for sleeping
+ * @t: borrowed
+ *
+ * Call it after the last transport_poll() and transport_send() before the sleep.
+ */
+void transport_arm(struct transport *t)
+{
+	list_for_each(l, &t->streams) {
+		tcp_stream_watch(container_of(l, struct tcp_stream, link));
+	}
+}
+
+void transport_get_stats(const struct transport *t, struct transport_stats *ret)
+{
+	*ret = t->stats;
+}
