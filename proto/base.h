@@ -23,8 +23,10 @@
 #include <unistd.h>
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#ifndef MIN /* <uv.h> brings <sys/param.h>, which has the same two */
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
+#endif
 #define DIV_UP(a, b) (((a) + (b) - 1) / (b))
 #define ALIGN_UP(a, b) (DIV_UP(a, b) * (b))
 
