@@ -445,7 +445,7 @@ void fake_stop(struct fake *fake)
 	pthread_mutex_unlock(&fake->lock);
 	pthread_join(fake->thread, NULL);
 	fake_hang_up(fake);
-	close(fake->listen_fd);
+	base_close(fake->listen_fd);
 	unlink(fake->path);
 	rmdir(fake->dir);
 }
@@ -457,6 +457,15 @@ void fake_hang_up(struct fake *fake)
 		session_close(fake, &fake->sessions[i]);
 	}
 	pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_deaf(struct fake *fake)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->listen_fd = base_close(fake->listen_fd);
+	pthread_mutex_unlock(&fake->lock);
+	/* The thread's poll() keeps the socket alive for a moment. */
+	poll(NULL, 0, 20);
 }
 
 void fake_goodbye(struct fake *fake, int status, const char *reason)

@@ -78,10 +78,27 @@ struct fake {
 	unsigned int n_open; /* buffers registered now */
 };
 
+/* Reads and writes a field while the thread may use it. */
+#define fake_get(f, field)                                   \
+	({                                                   \
+		pthread_mutex_lock(&(f)->lock);              \
+		__typeof__((f)->field) fake_v_ = (f)->field; \
+		pthread_mutex_unlock(&(f)->lock);            \
+		fake_v_;                                     \
+	})
+#define fake_set(f, field, value)                 \
+	do {                                      \
+		pthread_mutex_lock(&(f)->lock);   \
+		(f)->field = (value);             \
+		pthread_mutex_unlock(&(f)->lock); \
+	} while (0)
+
 void fake_start(struct fake *fake);
 void fake_stop(struct fake *fake);
 /* Hangs up on all sessions. */
 void fake_hang_up(struct fake *fake);
+/* Listens no more; the socket file stays. */
+void fake_deaf(struct fake *fake);
 void fake_goodbye(struct fake *fake, int status, const char *reason);
 /* Takes descriptors of session 0 out of the ring; waits up to a second for @n. Return: number. */
 int fake_pop(struct fake *fake, struct shm_desc *descs, int n);

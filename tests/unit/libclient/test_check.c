@@ -131,7 +131,7 @@ Test(check, communicators)
 	refused(roce_comm_init(client, &id, 0, 70000, NULL, &c), ROCE_ERR_INVALID, "65536");
 	refused(roce_comm_init(client, &id, 0, 2, &o, &c), ROCE_ERR_INVALID, "transfer -1");
 	refused(roce_comm_init(NULL, &id, 0, 2, NULL, &c), ROCE_ERR_INVALID, "client is NULL");
-	fake.fail[MSG_COMM_INIT] = ROCE_ERR_EXISTS;
+	fake_set(&fake, fail[MSG_COMM_INIT], ROCE_ERR_EXISTS);
 	refused(roce_comm_init(client, &id, 0, 2, NULL, &c), ROCE_ERR_EXISTS, "refuses");
 	ok(roce_comm_destroy(NULL));
 }
@@ -185,9 +185,9 @@ Test(check, memory)
 	ok(roce_mem_free(client, mem));
 	refused(roce_mem_free(client, mem), ROCE_ERR_NOT_FOUND, "freed twice");
 	ok(roce_mem_free(client, NULL));
-	fake.fail[MSG_BUFFER_REGISTER] = ROCE_ERR_QUOTA;
+	fake_set(&fake, fail[MSG_BUFFER_REGISTER], ROCE_ERR_QUOTA);
 	refused(roce_mem_alloc(client, 4096, 0, (void **)&mem), ROCE_ERR_QUOTA, "4096 bytes");
 	refused(roce_iallreduce(a, b, 4, ROCE_F32, ROCE_SUM, comm, &request), ROCE_ERR_QUOTA,
 		"not from roce_mem_alloc()");
-	cr_assert_eq(fake.n_open, 0);
+	cr_assert_eq(fake_get(&fake, n_open), 0);
 }

@@ -113,10 +113,8 @@ Test(connect, says_what_is_wrong_with_the_path)
 	ok(roce_connect(NULL, NULL, &client));
 	roce_disconnect(client);
 	/* Nobody listens any more, the socket file is still there. */
-	close(fake.listen_fd);
-	poll(NULL, 0, 20);
+	fake_deaf(&fake);
 	refused(roce_connect(fake.path, NULL, &client), ROCE_ERR_NO_DAEMON, "left over");
-	fake.listen_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	fake_stop(&fake);
 }
 
@@ -163,23 +161,24 @@ Test(connect, refuses_in_words)
 	struct roce_client *client;
 
 	fake_start(&fake);
-	fake.version = (struct hello){.min = 100, .max = 101};
+	fake_set(&fake, version, ((struct hello){.min = 100, .max = 101}));
 	refused(roce_connect(fake.path, NULL, &client), ROCE_ERR_VERSION, "100 to 101");
-	fake.version = (struct hello){.min = PROTOCOL_VERSION_MIN, .max = PROTOCOL_VERSION_MAX + 3};
+	fake_set(&fake, version,
+		 ((struct hello){.min = PROTOCOL_VERSION_MIN, .max = PROTOCOL_VERSION_MAX + 3}));
 	ok(roce_connect(fake.path, NULL, &client));
 	roce_disconnect(client);
 	for (unsigned int n = 0; n <= 4; n++) {
 		if (n != 3) {
-			fake.welcome_fds = n;
+			fake_set(&fake, welcome_fds, n);
 			refused(roce_connect(fake.path, NULL, &client), ROCE_ERR_FD_MISSING,
 				"SELinux");
 		}
 	}
-	fake.welcome_fds = 3;
-	fake.fail[MSG_CLIENT_HELLO] = ROCE_ERR_QUOTA;
+	fake_set(&fake, welcome_fds, 3);
+	fake_set(&fake, fail[MSG_CLIENT_HELLO], ROCE_ERR_QUOTA);
 	refused(roce_connect(fake.path, NULL, &client), ROCE_ERR_QUOTA, "the fake daemon refuses");
-	fake.fail[MSG_CLIENT_HELLO] = 0;
-	fake.mute[MSG_CLIENT_HELLO] = true;
+	fake_set(&fake, fail[MSG_CLIENT_HELLO], 0);
+	fake_set(&fake, mute[MSG_CLIENT_HELLO], true);
 	refused(roce_connect(fake.path, &quick, &client), ROCE_ERR_TIMEOUT, "200 ms");
 	fake_stop(&fake);
 }
@@ -220,19 +219,19 @@ Test(connect, survives_loss_at_every_byte)
 	fake_start(&fake);
 	ok(conversation());
 	poll(NULL, 0, 20);
-	in = fake.sessions[0].in;
-	out = fake.sessions[0].out;
+	in = fake_get(&fake, sessions[0].in);
+	out = fake_get(&fake, sessions[0].out);
 	cr_assert_gt(in, 100);
 	before = count_fds();
 	for (size_t i = 1; i < in; i++) {
-		fake.cut_in = i;
+		fake_set(&fake, cut_in, i);
 		r = conversation();
 		cr_assert(r == ROCE_OK || r == ROCE_ERR_NO_DAEMON, "byte %zu in: %s", i,
 			  roce_last_error());
 	}
-	fake.cut_in = 0;
+	fake_set(&fake, cut_in, 0);
 	for (size_t i = 1; i <= out; i++) {
-		fake.cut_out = i;
+		fake_set(&fake, cut_out, i);
 		r = conversation();
 		/* A reply cut behind its descriptors is no complete one either. */
 		cr_assert(r == ROCE_OK || r == ROCE_ERR_NO_DAEMON, "byte %zu out: %s", i,
@@ -331,7 +330,7 @@ Test(connect, threads_share_the_socket)
 
 	fake_start(&fake);
 	ok(roce_connect(fake.path, &quick, &client));
-	fake.mute[MSG_COMM_INIT] = true;
+	fake_set(&fake, mute[MSG_COMM_INIT], true);
 	pthread_create(&thread, NULL, join_slowly, client);
 	/* Answered while the other thread waits for its join. */
 	for (int i = 0; i < 50; i++) {
@@ -432,10 +431,10 @@ Test(connect, children_do_not_keep_the_socket)
 	waitpid(parent, &status, 0);
 	cr_assert_eq(status, 0);
 	/* The parent is gone, its child is not: the daemon must see the hang-up all the same. */
-	for (int i = 0; i < 200 && fake.sessions[0].fd >= 0; i++) {
+	for (int i = 0; i < 200 && fake_get(&fake, sessions[0].fd) >= 0; i++) {
 		poll(NULL, 0, 5);
 	}
-	cr_assert_lt(fake.sessions[0].fd, 0);
+	cr_assert_lt(fake_get(&fake, sessions[0].fd), 0);
 	kill(child, SIGKILL);
 	fake_stop(&fake);
 }

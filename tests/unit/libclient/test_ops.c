@@ -38,9 +38,7 @@ TestSuite(ops, .init = setup, .fini = teardown, .timeout = 60);
 
 static void run_all(void)
 {
-	pthread_mutex_lock(&fake.lock);
-	fake.run = true;
-	pthread_mutex_unlock(&fake.lock);
+	fake_set(&fake, run, true);
 }
 
 Test(ops, descriptor_of_shared_memory)
@@ -94,7 +92,7 @@ Test(ops, empty_operations_need_no_memory)
 	cr_assert(d.send_buf == 0 && d.recv_buf == 0 && d.count == 0);
 	fake_complete(&fake, &d, ROCE_OK);
 	ok(roce_wait(&request, -1));
-	cr_assert_eq(fake.n_open, 0);
+	cr_assert_eq(fake_get(&fake, n_open), 0);
 }
 
 Test(ops, staging_moves_the_right_bytes)
@@ -133,12 +131,12 @@ Test(ops, staging_is_reused)
 	run_all();
 	ok(roce_allreduce(in, out, 1 << 20, ROCE_U8, ROCE_SUM, comm));
 	ok(roce_allreduce(in, out, 100, ROCE_U8, ROCE_SUM, comm));
-	registered = fake.seen[MSG_BUFFER_REGISTER];
+	registered = fake_get(&fake, seen[MSG_BUFFER_REGISTER]);
 	for (int i = 0; i < 200; i++) {
 		ok(roce_allreduce(in, out, 1 << 20, ROCE_U8, ROCE_SUM, comm));
 		ok(roce_allreduce(in, out, 100 + (size_t)i, ROCE_U8, ROCE_SUM, comm));
 	}
-	cr_assert_eq(fake.seen[MSG_BUFFER_REGISTER], registered);
+	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_REGISTER]), registered);
 	free(in);
 	free(out);
 }
@@ -155,7 +153,7 @@ Test(ops, staging_idle_is_bounded)
 	for (int i = 0; i < 6; i++) {
 		ok(roce_irecv(p + i * 2 * (ssize_t)size, size, ROCE_U8, 0, comm, &requests[i]));
 	}
-	cr_assert_geq(fake.n_open, 6);
+	cr_assert_geq(fake_get(&fake, n_open), 6);
 	for (int i = 0; i < 6; i++) {
 		struct shm_desc d;
 
@@ -167,7 +165,7 @@ Test(ops, staging_idle_is_bounded)
 		cr_assert_eq(roce_wait(&requests[i], -1), ROCE_ERR_ABORTED);
 	}
 	cr_assert_leq(client->staging.idle, STAGING_IDLE_MAX);
-	cr_assert_lt(fake.n_open, 6);
+	cr_assert_lt(fake_get(&fake, n_open), 6);
 	munmap(p, 16 * size);
 }
 
@@ -192,16 +190,16 @@ Test(ops, registered_memory_has_one_mirror)
 
 	run_all();
 	ok(roce_mem_register(client, p, 100000, &buffer));
-	registered = fake.seen[MSG_BUFFER_REGISTER];
+	registered = fake_get(&fake, seen[MSG_BUFFER_REGISTER]);
 	memset(p, 1, 50000);
 	memset(p + 50000, 2, 50000);
 	for (int i = 0; i < 10; i++) {
 		ok(roce_allreduce(p + 1, p + 60000, 30000, ROCE_U8, ROCE_SUM, comm));
 	}
 	cr_assert(p[59999] == 2 && p[60000] == 1 && p[89999] == 1 && p[90000] == 2);
-	cr_assert_eq(fake.seen[MSG_BUFFER_REGISTER], registered);
+	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_REGISTER]), registered);
 	ok(roce_mem_deregister(buffer));
-	cr_assert_eq(fake.n_open, 0);
+	cr_assert_eq(fake_get(&fake, n_open), 0);
 	free(p);
 }
 
@@ -378,7 +376,7 @@ Test(ops, group_posts_one_batch)
 	ok(roce_group_end(client));
 	cr_assert_eq(fake_pop(&fake, d, 3), 3);
 	poll(NULL, 0, 20);
-	cr_assert_eq(fake.bells, 1);
+	cr_assert_eq(fake_get(&fake, bells), 1);
 	cr_assert(d[0].flags == SHM_DESC_BATCH && d[1].flags == SHM_DESC_BATCH && d[2].flags == 0);
 	cr_assert(d[0].kind == COLL_SEND && d[1].kind == COLL_ALLREDUCE && d[2].kind == COLL_RECV);
 	for (int i = 0; i < 3; i++) {
@@ -483,16 +481,16 @@ Test(ops, full_windows_wait)
 	}
 	pthread_create(&thread, NULL, drain_later, NULL);
 	ok(roce_ibarrier(comm, &requests[LIMIT_COMM_WINDOW]));
-	cr_assert(fake.run, "went beyond the window");
+	cr_assert(fake_get(&fake, run), "went beyond the window");
 	ok(roce_wait_all(requests, LIMIT_COMM_WINDOW + 1, -1));
 	pthread_join(thread, NULL);
-	fake.run = false;
+	fake_set(&fake, run, false);
 	for (int i = 0; i < LIMIT_P2P_WINDOW; i++) {
 		ok(roce_irecv(mem, 1, ROCE_U8, 0, comm, &requests[i]));
 	}
 	pthread_create(&thread, NULL, drain_later, NULL);
 	ok(roce_isend(mem, 1, ROCE_U8, 0, comm, &requests[LIMIT_P2P_WINDOW]));
-	cr_assert(fake.run, "went beyond the window");
+	cr_assert(fake_get(&fake, run), "went beyond the window");
 	ok(roce_wait_all(requests, LIMIT_P2P_WINDOW + 1, -1));
 	pthread_join(thread, NULL);
 }
@@ -593,7 +591,7 @@ Test(ops, failures_are_sticky_and_have_words)
 	ok(roce_ibarrier(comm, &requests[0]));
 	ok(roce_ibarrier(comm, &requests[1]));
 	cr_assert_eq(fake_pop(&fake, d, 2), 2);
-	fake.sticky = ROCE_ERR_PEER_DIED;
+	fake_set(&fake, sticky, ROCE_ERR_PEER_DIED);
 	fake_complete(&fake, &d[0], ROCE_ERR_PEER_DIED);
 	fake_complete(&fake, &d[1], ROCE_ERR_PEER_DIED);
 	refused(roce_wait_all(requests, 2, -1), ROCE_ERR_PEER_DIED, "rank 1 (beta) is gone");
@@ -602,7 +600,7 @@ Test(ops, failures_are_sticky_and_have_words)
 	cr_assert_str_eq(text, "rank 1 (beta) is gone");
 	ok(roce_comm_destroy(comm));
 	comm = test_comm(client, 0, 2);
-	fake.sticky = 0;
+	fake_set(&fake, sticky, 0);
 	ok(roce_comm_abort(comm));
 	refused(roce_barrier(comm), ROCE_ERR_ABORTED, "aborted");
 }
@@ -641,7 +639,7 @@ Test(ops, hot_path_makes_no_noise)
 		ok(roce_wait(&request, -1));
 	}
 	poll(NULL, 0, 20);
-	cr_assert_eq(fake.bells, 0);
+	cr_assert_eq(fake_get(&fake, bells), 0);
 }
 
 struct poster {
