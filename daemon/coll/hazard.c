@@ -318,7 +318,7 @@ static int track_piece(struct tracker *t, uint32_t step, const struct plan_piece
 	assert(piece->parts == 1 || piece->parts == t->parts);
 	for (uint32_t i = 0; i < (uint32_t)piece->nsrc + piece->ndst; i++) {
 		struct plan_ref ref = t->plan->refs[piece->first_ref + i];
-		uint32_t cells;
+		uint32_t cells = 0;
 		int r;
 
 		if (ref.space == PLAN_WIRE) {
