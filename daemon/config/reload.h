@@ -20,8 +20,8 @@ struct reload_result {
 
 /*
  * Moves the runtime-changeable values of @fresh into @running, where they differ, and names the
- * others. @fresh: resolved; holds the old values afterwards, to be freed. Return: 0, -ENOMEM.
+ * others. Both are resolved. @fresh holds the old values afterwards, to be freed.
  */
-int reload_apply(struct config *running, struct config *fresh, struct reload_result *ret);
+void reload_apply(struct config *running, struct config *fresh, struct reload_result *ret);
 
 #endif
