@@ -122,7 +122,7 @@ int coll_plan(enum coll_kind kind, enum coll_algo algo, uint32_t root, uint32_t 
  * coll_segment() - how many bytes of every block one run of a plan covers
  * @plan:      borrowed
  * @chunk:     target size of a message in bytes
- * @max_temp:  bytes of scratch that a segment may take
+ * @max_temp:  target for the scratch of a segment in bytes
  *
  * Equal on all hosts that use the same two numbers.
  *

@@ -93,8 +93,9 @@ enum coll_algo coll_select(const struct coll_tuning *tuning, enum coll_kind kind
 
 /*
  * Segment of an operation: bytes of every block that one run of the plan covers.
- * @chunk: target size of a message in bytes; @max_temp: bound of scratch a segment.
- * A multiple of 64 bytes, at least 64; UINT64_MAX for PLAN_WHOLE.
+ * @chunk: target size of a message in bytes; @max_temp: target for the scratch of a segment.
+ * A multiple of 64 bytes, at least 64; UINT64_MAX for PLAN_WHOLE. A run takes plan->ntemp segments
+ * of scratch, with thousands of ranks more than @max_temp: 64 bytes a block are the least.
  */
 uint64_t coll_segment(const struct plan *plan, uint64_t chunk, uint64_t max_temp);
 

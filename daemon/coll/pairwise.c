@@ -69,25 +69,50 @@ static void local_block(struct coll_build *c, uint32_t from, uint32_t to)
 	plan_add_dst(c->b, PLAN_OUT, to, c->ranks[from]);
 }
 
-/* Two local ranks swap: one block is put out of the way (@temp). */
-static void local_swap(struct coll_build *c, uint32_t a, uint32_t b, uint32_t temp)
+/* From and to each pair of local ranks, with the lower or the higher one as the source. */
+static void local_blocks(struct coll_build *c, bool upward)
 {
-	if (c->want & PLAN_DISTINCT) {
+	for (uint32_t a = 0; a < c->nlocal; a++) {
+		for (uint32_t b = a + 1; b < c->nlocal; b++) {
+			local_block(c, upward ? a : b, upward ? b : a);
+		}
+	}
+}
+
+/* In place two local ranks swap: the upward blocks are put out of the way, from @temp on. */
+static void local_exchange(struct coll_build *c, uint32_t temp)
+{
+	bool distinct = c->want & PLAN_DISTINCT;
+	uint32_t next = temp;
+
+	if (!distinct && c->nlocal > 1) {
 		plan_add_step(c->b, PLAN_LOCAL, 0, 0);
-		local_block(c, a, b);
-		local_block(c, b, a);
-		return;
+		for (uint32_t a = 0; a < c->nlocal; a++) {
+			for (uint32_t b = a + 1; b < c->nlocal; b++) {
+				out_piece(c, a, c->ranks[b]);
+				plan_add_src(c->b, PLAN_IN, a, c->ranks[b], false);
+				plan_add_dst(c->b, PLAN_TEMP, 0, next++);
+			}
+		}
 	}
 	plan_add_step(c->b, PLAN_LOCAL, 0, 0);
-	out_piece(c, a, c->ranks[b]);
-	plan_add_src(c->b, PLAN_IN, a, c->ranks[b], false);
-	plan_add_dst(c->b, PLAN_TEMP, 0, temp);
-	plan_add_step(c->b, PLAN_LOCAL, 0, 0);
-	local_block(c, b, a);
-	plan_add_step(c->b, PLAN_LOCAL, 0, 0);
-	out_piece(c, a, c->ranks[b]);
-	plan_add_src(c->b, PLAN_TEMP, 0, temp, false);
-	plan_add_dst(c->b, PLAN_OUT, b, c->ranks[a]);
+	for (uint32_t l = 0; l < c->nlocal; l++) {
+		local_block(c, l, l);
+	}
+	local_blocks(c, false);
+	if (distinct) {
+		local_blocks(c, true);
+	} else if (c->nlocal > 1) {
+		next = temp;
+		plan_add_step(c->b, PLAN_LOCAL, 0, 0);
+		for (uint32_t a = 0; a < c->nlocal; a++) {
+			for (uint32_t b = a + 1; b < c->nlocal; b++) {
+				out_piece(c, a, c->ranks[b]);
+				plan_add_src(c->b, PLAN_TEMP, 0, next++, false);
+				plan_add_dst(c->b, PLAN_OUT, b, c->ranks[a]);
+			}
+		}
+	}
 }
 
 static void exchange_bounds(struct coll_build *c)
@@ -121,15 +146,7 @@ static void exchange(struct coll_build *c)
 	for (uint32_t i = 1; i < c->nhosts; i++) {
 		exchange_receive(c, (c->host + c->nhosts - i) % c->nhosts);
 	}
-	plan_add_step(c->b, PLAN_LOCAL, 0, 0);
-	for (uint32_t l = 0; l < c->nlocal; l++) {
-		local_block(c, l, l);
-	}
-	for (uint32_t a = 0; a < c->nlocal; a++) {
-		for (uint32_t b = a + 1; b < c->nlocal; b++) {
-			local_swap(c, a, b, temp++);
-		}
-	}
+	local_exchange(c, temp);
 }
 
 /* ---- gather, scatter ---------------------------------------------------------------------- */
