@@ -417,7 +417,7 @@ static void *fake_main(void *arg)
 	return NULL;
 }
 
-void fake_start(struct fake *fake)
+void fake_start_at(struct fake *fake, const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
@@ -428,14 +428,23 @@ void fake_start(struct fake *fake)
 	for (int i = 0; i < FAKE_SESSIONS; i++) {
 		fake->sessions[i].fd = -1;
 	}
-	snprintf(fake->dir, sizeof(fake->dir), "/tmp/roce-test-XXXXXX");
-	assert(mkdtemp(fake->dir));
-	snprintf(fake->path, sizeof(fake->path), "%s/sock", fake->dir);
-	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", fake->path);
+	snprintf(fake->path, sizeof(fake->path), "%s", path);
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
 	fake->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	assert(bind(fake->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
 	assert(listen(fake->listen_fd, 64) == 0);
 	assert(pthread_create(&fake->thread, NULL, fake_main, fake) == 0);
+}
+
+void fake_start(struct fake *fake)
+{
+	char dir[] = "/tmp/roce-test-XXXXXX";
+	char path[sizeof(dir) + 8];
+
+	assert(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/sock", dir);
+	fake_start_at(fake, path);
+	memcpy(fake->dir, dir, sizeof(dir));
 }
 
 void fake_stop(struct fake *fake)

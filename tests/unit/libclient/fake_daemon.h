@@ -94,6 +94,8 @@ struct fake {
 	} while (0)
 
 void fake_start(struct fake *fake);
+/* The same at a path of the caller's, whose folder exists. */
+void fake_start_at(struct fake *fake, const char *path);
 void fake_stop(struct fake *fake);
 /* Hangs up on all sessions. */
 void fake_hang_up(struct fake *fake);
