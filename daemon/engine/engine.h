@@ -34,12 +34,12 @@ struct engine_comm;    /* a communicator's local part */
 typedef void (*engine_done_fn)(void *arg);
 
 struct engine_options {
-	uint32_t chunk;		 /* bytes of a message's fragment; the same on all hosts */
-	uint32_t eager;		 /* largest message sent without a grant; the same on all hosts */
-	uint32_t eager_credits;	 /* per peer; the same on all hosts */
-	uint32_t spin_us;	 /* polls (yielding) this long before it sleeps */
-	int cpu;		 /* pin to it, -1: nowhere */
-	char congestion[16];	 /* TCP_CONGESTION */
+	uint32_t chunk;		/* bytes of a message's fragment; the same on all hosts */
+	uint32_t eager;		/* largest message sent without a grant; the same on all hosts */
+	uint32_t eager_credits; /* per peer; the same on all hosts */
+	uint32_t spin_us;	/* polls (yielding) this long before it sleeps */
+	int cpu;		/* pin to it, -1: nowhere */
+	char congestion[16];	/* TCP_CONGESTION */
 	uint32_t user_timeout_ms;
 };
 
@@ -47,10 +47,10 @@ struct engine_options {
 enum engine_fail_cause {
 	ENGINE_FAIL_MISMATCH_LOCAL = 1, /* two ranks of this host disagree: a, b */
 	ENGINE_FAIL_MISMATCH_PEER,	/* host b's signature differs from ours: a */
-	ENGINE_FAIL_INVALID,		/* rank_a posted a descriptor that does not validate: reason */
-	ENGINE_FAIL_LENGTH,		/* v-counts or send/recv sizes disagree: rank_a, rank_b */
-	ENGINE_FAIL_ARRIVAL,		/* arrival time-out: missing ranks in view */
-	ENGINE_FAIL_TRANSFER,		/* transfer time-out */
+	ENGINE_FAIL_INVALID,  /* rank_a posted a descriptor that does not validate: reason */
+	ENGINE_FAIL_LENGTH,   /* v-counts or send/recv sizes disagree: rank_a, rank_b */
+	ENGINE_FAIL_ARRIVAL,  /* arrival time-out: missing ranks in view */
+	ENGINE_FAIL_TRANSFER, /* transfer time-out */
 };
 struct engine_signature {
 	uint8_t kind, dtype, op, reserved;
@@ -128,14 +128,14 @@ struct engine_comm_rank {
 };
 
 struct engine_comm_params {
-	uint64_t uid;			  /* on the wire */
-	const struct coll_layout *layout; /* borrowed until removal is done */
-	const struct coll_tuning *tuning; /* likewise */
-	uint32_t host;			  /* ours in the layout */
-	struct engine_peer *const *peers; /* [nhosts], ours NULL; copied */
+	uint64_t uid;			      /* on the wire */
+	const struct coll_layout *layout;     /* borrowed until removal is done */
+	const struct coll_tuning *tuning;     /* likewise */
+	uint32_t host;			      /* ours in the layout */
+	struct engine_peer *const *peers;     /* [nhosts], ours NULL; copied */
 	const struct engine_comm_rank *ranks; /* [nlocal] in layout order; copied */
-	struct comm_view *view;		  /* [nlocal]; borrowed until removal is done */
-	uint32_t arrival_timeout_ms;	  /* 0: never */
+	struct comm_view *view;		      /* [nlocal]; borrowed until removal is done */
+	uint32_t arrival_timeout_ms;	      /* 0: never */
 	uint32_t transfer_timeout_ms;
 	void *user;
 };
@@ -145,7 +145,14 @@ int engine_comm_add(struct engine *engine, const struct engine_comm_params *para
 		    engine_done_fn done, void *arg, struct engine_comm **ret);
 /* Completes all operations with @status, now and in future; idempotent; no event follows. */
 void engine_comm_fail(struct engine *engine, struct engine_comm *comm, enum status status);
-/* One rank lets go of its handle: its operations end with STATUS_ABORTED, descriptors are refused. */
+/*
+ * A rank that has left posted only the collectives below @seq: as soon as a local rank has posted
+ * more, the communicator fails with @status. What was posted before ends well.
+ */
+void engine_comm_limit(struct engine *engine, struct engine_comm *comm, uint64_t seq,
+		       enum status status);
+/* One rank lets go of its handle: its operations end with STATUS_ABORTED, descriptors are refused.
+ */
 void engine_comm_detach(struct engine *engine, struct engine_comm *comm, uint32_t local,
 			engine_done_fn done, void *arg);
 /* @done when nothing of it is in flight. */

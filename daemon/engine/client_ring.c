@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Client ring: see client_ring.h
+ *
+ * Thread: progress      Owns: nothing      Locks: none
+ */
+#include "engine/client_ring.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/comm.h"
+#include "engine/progress.h"
+
+#define RING_BATCH 64
+
+static void session_corrupt(struct engine_session *s, const char *reason)
+{
+	if (!s->corrupt) {
+		s->corrupt = true;
+		s->reason = reason;
+		progress_tell(s->progress, &s->corrupt_msg);
+	}
+}
+
+static void client_ring_take(struct engine_session *s, const struct shm_desc *d)
+{
+	struct engine_handle *h;
+
+	if (d->ticket >= LIMIT_TICKETS) {
+		session_corrupt(s, "a descriptor's ticket is out of range");
+		return;
+	}
+	if (d->comm == 0 || d->comm > LIMIT_SESSION_COMMS || !s->handles[d->comm].comm) {
+		client_ring_complete(s, d->ticket, d->generation, STATUS_NOT_FOUND, 0);
+		return;
+	}
+	h = &s->handles[d->comm];
+	comm_post(h->comm, h->local, d);
+}
+
+int client_ring_poll(struct engine_session *s)
+{
+	struct shm_desc batch[RING_BATCH];
+	int n;
+
+	if (s->corrupt || s->removing) {
+		return 0;
+	}
+	n = ring_pop(&s->ring, batch, RING_BATCH);
+	if (n < 0) {
+		session_corrupt(s, "the submission ring's tail is impossible");
+		return 0;
+	}
+	for (int i = 0; i < n; i++) {
+		client_ring_take(s, &batch[i]);
+	}
+	return n;
+}
+
+void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t generation,
+			  enum status status, uint64_t bytes)
+{
+	struct shm_cell *cell = &s->cells[ticket];
+
+	cell->status = status;
+	cell->bytes = bytes;
+	/* release: pairs with the client's acquire load of generation */
+	atomic_store_explicit(&cell->generation, generation, memory_order_release);
+	if (list_empty(&s->dirty)) {
+		list_append(&s->progress->dirty, &s->dirty);
+	}
+}
+
+/* One increment and at most one wake-up for all completions of a loop. */
+void client_ring_flush(struct engine_session *s)
+{
+	struct shm_header *h = s->ring.shm;
+
+	list_remove(&s->dirty);
+	atomic_fetch_add_explicit(&h->completions, 1, memory_order_seq_cst);
+	/* seq_cst on both sides: a client that counted itself in sees the new value or is seen here
+	 */
+	if (atomic_load_explicit(&h->waiters, memory_order_seq_cst) != 0) {
+		syscall(SYS_futex, &h->completions, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+		counter_add(&s->progress->view.syscalls, 1);
+	}
+	if (atomic_load_explicit(&h->want_event, memory_order_relaxed) != 0) {
+		uint64_t one = 1;
+
+		/* Fails only when the counter is full: then it is readable anyway. */
+		(void)!write(s->event, &one, sizeof(one));
+		counter_add(&s->progress->view.syscalls, 1);
+	}
+}
+
+bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, uint64_t size,
+			 uint8_t **ret_ptr, struct engine_region **ret_region)
+{
+	struct engine_region *r;
+
+	if (id == 0) {
+		*ret_ptr = NULL;
+		*ret_region = NULL;
+		return size == 0;
+	}
+	if (id > LIMIT_SESSION_BUFFERS) {
+		return false;
+	}
+	r = s->regions[id];
+	if (!r || r->removing || off > r->size || size > r->size - off) {
+		return false;
+	}
+	r->users++;
+	s->regions_in_use++;
+	*ret_ptr = r->base + off;
+	*ret_region = r;
+	return true;
+}
+
+void engine_region_release(struct engine_region *r)
+{
+	if (!r) {
+		return;
+	}
+	r->users--;
+	r->session->regions_in_use--;
+	if (r->removing && r->users == 0) {
+		progress_tell(r->session->progress, &r->msg);
+	}
+}

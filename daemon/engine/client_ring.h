@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Client ring: a session as the progress thread sees it
+ *
+ * Descriptors are copied once out of the ring, then validated; nothing is read twice from memory
+ * that the client can write. Buffers are named by id and offset and resolved here, once, into an
+ * address and a reference on the region, which the operation holds until no transport can touch
+ * the memory any more.
+ *
+ * Thread: progress      Owns: region slots      Locks: none      See: PROTOCOL.md §5, §6
+ */
+#ifndef ROCECOMM_ENGINE_CLIENT_RING_H
+#define ROCECOMM_ENGINE_CLIENT_RING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/mailbox.h"
+#include "proto/ring.h"
+#include "util/list.h"
+
+struct progress;
+struct engine_comm;
+
+/* A registered buffer; allocated by control, freed there when its removal is answered. */
+struct engine_region {
+	struct mailbox_msg msg;
+	struct region *region; /* the reference is control's business */
+	uint8_t *base;
+	uint64_t size;
+	uint32_t id;
+	uint32_t users;
+	bool removing;
+	struct engine_session *session;
+	engine_done_fn done;
+	void *arg;
+};
+
+/* A session's handle of a communicator. */
+struct engine_handle {
+	struct engine_comm *comm; /* NULL: free */
+	uint32_t local;		  /* which of its local ranks this is */
+};
+
+struct engine_session {
+	struct list link;
+	struct list dirty;
+	struct progress *progress;
+	struct ring_consumer ring;
+	struct shm_cell *cells;
+	int bell;
+	int event;
+	bool corrupt;
+	bool removing;
+	uint32_t regions_in_use; /* sum of users, for removal */
+	void *user;
+	const char *reason; /* of corruption */
+	struct mailbox_msg corrupt_msg;
+
+	struct engine_region **regions; /* [LIMIT_SESSION_BUFFERS + 1] */
+	struct engine_handle *handles;	/* [LIMIT_SESSION_COMMS + 1] */
+};
+
+/* Takes descriptors; bounded work. Return: how many. */
+int client_ring_poll(struct engine_session *s);
+/* Stores a result for the client; announced by client_ring_flush() at the end of the loop. */
+void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t generation,
+			  enum status status, uint64_t bytes);
+void client_ring_flush(struct engine_session *s);
+
+/*
+ * Resolves (id, off, size) and takes a use of the region. @id 0 with @size 0 yields NULLs.
+ * Return: true, or false when it is no memory of this session.
+ */
+bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, uint64_t size,
+			 uint8_t **ret_ptr, struct engine_region **ret_region);
+/* Gives a use back; NULL is allowed. */
+void engine_region_release(struct engine_region *r);
+
+#endif

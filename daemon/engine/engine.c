@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Engine: hands objects of the control thread to the progress thread and back
+ *
+ * Every crossing is a `struct hand`: allocated here, run by the progress thread, which may keep it
+ * until the object is free, then run by control, which calls `done` and frees it.
+ *
+ * Thread: control, but for the functions named on_*, which the progress thread runs
+ * Owns: the hands in flight      Locks: none
+ */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "engine/client_ring.h"
+#include "engine/comm.h"
+#include "engine/conn.h"
+#include "engine/mailbox.h"
+#include "engine/progress.h"
+
+struct engine {
+	struct mailbox inbox; /* progress -> here */
+	struct progress *progress;
+	struct engine_events events;
+	void *arg;
+	bool running;
+	pthread_t owner;
+	uint32_t hands; /* on their way */
+};
+
+struct hand {
+	struct mailbox_msg msg;
+	struct engine *engine;
+	void (*act)(struct progress *p, struct hand *h); /* progress thread */
+	void (*end)(struct hand *h);			 /* control, before done; or NULL */
+	engine_done_fn done;
+	void *arg;
+	void *object;
+	uint64_t value;
+	int fd;
+	enum status status;
+};
+
+static void hand_back(void *ctx, struct mailbox_msg *msg)
+{
+	struct hand *h = container_of(msg, struct hand, msg);
+
+	if (h->end) {
+		h->end(h);
+	}
+	if (h->done) {
+		h->done(h->arg);
+	}
+	h->engine->hands--;
+	free(h);
+}
+
+/* Progress thread: it is done with. */
+static void hand_return(struct progress *p, struct hand *h)
+{
+	h->msg.run = hand_back;
+	progress_tell(p, &h->msg);
+}
+
+static void hand_run(void *ctx, struct mailbox_msg *msg)
+{
+	struct hand *h = container_of(msg, struct hand, msg);
+
+	h->act(ctx, h);
+}
+
+static struct hand *hand_new(struct engine *e, void (*act)(struct progress *, struct hand *),
+			     void *object, engine_done_fn done, void *arg)
+{
+	struct hand *h = calloc(1, sizeof(*h));
+
+	assert(pthread_equal(e->owner, pthread_self()));
+	if (h) {
+		h->msg.run = hand_run;
+		h->engine = e;
+		h->act = act;
+		h->object = object;
+		h->done = done;
+		h->arg = arg;
+		h->fd = -1;
+	}
+	return h;
+}
+
+static void hand_go(struct hand *h)
+{
+	h->engine->hands++;
+	mailbox_post(&h->engine->progress->inbox, &h->msg);
+}
+
+/* For what must not fail: tries until the system has 100 bytes again. */
+static struct hand *hand_must(struct engine *e, void (*act)(struct progress *, struct hand *),
+			      void *object, engine_done_fn done, void *arg)
+{
+	struct hand *h;
+
+	while (!(h = hand_new(e, act, object, done, arg))) {
+		usleep(1000);
+	}
+	return h;
+}
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+int engine_new(const struct engine_options *options, const struct engine_events *events, void *arg,
+	       struct engine **ret)
+{
+	struct engine *e = calloc(1, sizeof(*e));
+	int r;
+
+	if (!e) {
+		return err_origin(-ENOMEM);
+	}
+	e->inbox.fd = -1;
+	e->events = *events;
+	e->arg = arg;
+	e->owner = pthread_self();
+	r = mailbox_init(&e->inbox);
+	if (r == 0) {
+		r = progress_new(options, &e->inbox, &e->progress);
+	}
+	if (r < 0) {
+		engine_free(e);
+		return err_trace(r);
+	}
+	*ret = e;
+	return 0;
+}
+
+int engine_start(struct engine *e)
+{
+	int r = thread_start(&e->progress->thread, "progress", e->progress->options.cpu,
+			     progress_main, e->progress);
+
+	e->running = r == 0;
+	return r;
+}
+
+static void on_stop(struct progress *p, struct hand *h)
+{
+	list_for_each_safe (l, &p->comms) {
+		comm_fail(container_of(l, struct engine_comm, link), h->status);
+	}
+	list_for_each (l, &p->sessions) {
+		struct engine_session *s = container_of(l, struct engine_session, link);
+
+		atomic_store_explicit(&s->ring.shm->daemon_state, SHM_DAEMON_STOPPING,
+				      memory_order_release);
+		if (list_empty(&s->dirty)) {
+			list_append(&p->dirty, &s->dirty);
+		}
+	}
+	p->stop = true;
+	hand_return(p, h);
+}
+
+void engine_stop(struct engine *e, enum status status)
+{
+	struct hand *h;
+
+	if (!e->running) {
+		return;
+	}
+	h = hand_must(e, on_stop, NULL, NULL, NULL);
+	h->status = status;
+	hand_go(h);
+	thread_join(&e->progress->thread);
+	e->running = false;
+	/* The thread is gone: this one now speaks for it, so that what is under way can end. */
+	mailbox_run(&e->inbox, e);
+	mailbox_run(&e->progress->inbox, e->progress);
+	mailbox_run(&e->inbox, e);
+}
+
+struct engine *engine_free(struct engine *e)
+{
+	if (e) {
+		assert(!e->running);
+		progress_free(e->progress);
+		mailbox_deinit(&e->inbox);
+		free(e);
+	}
+	return NULL;
+}
+
+int engine_fd(const struct engine *e)
+{
+	return e->inbox.fd;
+}
+
+void engine_dispatch(struct engine *e)
+{
+	mailbox_clear(&e->inbox);
+	mailbox_run(&e->inbox, e);
+	while (!e->running && !mailbox_empty(&e->progress->inbox)) {
+		mailbox_run(&e->progress->inbox, e->progress);
+		mailbox_run(&e->inbox, e);
+	}
+}
+
+const struct thread_view *engine_thread_view(const struct engine *e)
+{
+	return &e->progress->view;
+}
+
+void engine_tell_comm_failed(void *ctx, void *comm_user, const struct engine_failure *failure)
+{
+	struct engine *e = ctx;
+
+	e->events.comm_failed(e->arg, comm_user, failure);
+}
+
+void engine_tell_session_corrupt(void *ctx, void *session_user, const char *reason)
+{
+	struct engine *e = ctx;
+
+	e->events.session_corrupt(e->arg, session_user, reason);
+}
+
+void engine_tell_peer_down(void *ctx, void *peer_user, int error, const char *reason)
+{
+	struct engine *e = ctx;
+
+	e->events.peer_down(e->arg, peer_user, error, reason);
+}
+
+/* ---- sessions ----------------------------------------------------------------------------- */
+
+static void session_free(struct engine_session *s)
+{
+	free(s->regions);
+	free(s->handles);
+	free(s);
+}
+
+static void session_corrupt_run(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_session *s = container_of(msg, struct engine_session, corrupt_msg);
+
+	engine_tell_session_corrupt(ctx, s->user, s->reason);
+}
+
+static void on_session_add(struct progress *p, struct hand *h)
+{
+	struct engine_session *s = h->object;
+	/* Edge triggered: the bell is never read, every ring of it is an edge. */
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+
+	if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, s->bell, &ev) < 0) {
+		s->corrupt = true;
+		s->reason = "its bell cannot be watched";
+		progress_tell(p, &s->corrupt_msg);
+	}
+	list_append(&p->sessions, &s->link);
+	ring_wake(&s->ring);
+	hand_return(p, h);
+}
+
+int engine_session_add(struct engine *e, void *page, int bell, int event, void *user,
+		       struct engine_session **ret)
+{
+	struct engine_session *s = calloc(1, sizeof(*s));
+	struct hand *h = hand_new(e, on_session_add, s, NULL, NULL);
+
+	if (!s || !h) {
+		free(s);
+		free(h);
+		return err_origin(-ENOMEM);
+	}
+	s->regions = calloc(LIMIT_SESSION_BUFFERS + 1, sizeof(struct engine_region *));
+	s->handles = calloc(LIMIT_SESSION_COMMS + 1, sizeof(*s->handles));
+	if (!s->regions || !s->handles) {
+		session_free(s);
+		free(h);
+		return err_origin(-ENOMEM);
+	}
+	s->progress = e->progress;
+	s->bell = bell;
+	s->event = event;
+	s->user = user;
+	s->cells = shm_cells(page);
+	s->corrupt_msg.run = session_corrupt_run;
+	list_init(&s->link);
+	list_init(&s->dirty);
+	ring_consumer_init(&s->ring, page);
+	hand_go(h);
+	*ret = s;
+	return 0;
+}
+
+static void on_session_remove(struct progress *p, struct hand *h)
+{
+	struct engine_session *s = h->object;
+
+	s->removing = true;
+	list_remove(&s->link);
+	list_remove(&s->dirty);
+	epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->bell, NULL);
+	hand_return(p, h);
+}
+
+static void end_session_remove(struct hand *h)
+{
+	session_free(h->object);
+}
+
+void engine_session_remove(struct engine *e, struct engine_session *s, engine_done_fn done,
+			   void *arg)
+{
+	struct hand *h = hand_must(e, on_session_remove, s, done, arg);
+
+	h->end = end_session_remove;
+	hand_go(h);
+}
+
+/* ---- regions ------------------------------------------------------------------------------ */
+
+static void region_back(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_region *r = container_of(msg, struct engine_region, msg);
+	struct engine *e = ctx;
+
+	e->hands--;
+	region_unref(r->region);
+	if (r->done) {
+		r->done(r->arg);
+	}
+	free(r);
+}
+
+static void on_region_add(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_region *r = container_of(msg, struct engine_region, msg);
+
+	r->session->regions[r->id] = r;
+}
+
+int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
+		      struct region *region)
+{
+	struct engine_region *r = calloc(1, sizeof(*r));
+
+	assert(id >= 1 && id <= LIMIT_SESSION_BUFFERS);
+	if (!r) {
+		return err_origin(-ENOMEM);
+	}
+	r->region = region_ref(region);
+	r->base = region->base;
+	r->size = region->size;
+	r->id = id;
+	r->session = s;
+	r->msg.run = on_region_add;
+	mailbox_post(&e->progress->inbox, &r->msg);
+	return 0;
+}
+
+static void on_region_remove(struct progress *p, struct hand *h)
+{
+	struct engine_session *s = h->object;
+	struct engine_region *r = s->regions[h->value];
+
+	s->regions[h->value] = NULL;
+	r->removing = true;
+	r->done = h->done;
+	r->arg = h->arg;
+	r->msg.run = region_back;
+	h->done = NULL;
+	hand_return(p, h);
+	if (r->users == 0) {
+		progress_tell(p, &r->msg);
+	}
+}
+
+void engine_region_remove(struct engine *e, struct engine_session *s, uint32_t id,
+			  engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_region_remove, s, done, arg);
+
+	h->value = id;
+	e->hands++; /* the region itself */
+	hand_go(h);
+}
+
+/* ---- peers -------------------------------------------------------------------------------- */
+
+static void on_peer_add(struct progress *p, struct hand *h)
+{
+	struct engine_peer *peer = h->object;
+
+	list_append(&p->peers, &peer->link);
+	hand_return(p, h);
+}
+
+int engine_peer_add(struct engine *e, void *user, struct engine_peer **ret)
+{
+	struct engine_peer *peer;
+	struct hand *h;
+	int r = conn_new(e->progress, user, &peer);
+
+	if (r < 0) {
+		return err_trace(r);
+	}
+	h = hand_new(e, on_peer_add, peer, NULL, NULL);
+	if (!h) {
+		conn_free(peer);
+		return err_origin(-ENOMEM);
+	}
+	hand_go(h);
+	*ret = peer;
+	return 0;
+}
+
+static void peer_lost(struct engine_peer *peer, int error, const char *reason)
+{
+	conn_handler.peer_down(peer->progress, peer->transport, error, reason);
+}
+
+static void on_peer_stream(struct progress *p, struct hand *h)
+{
+	struct engine_peer *peer = h->object;
+	int r = 0;
+
+	if (!peer->transport && !peer->down) {
+		r = transport_peer_new(p->transport, peer, &peer->transport);
+	}
+	if (r == 0 && !peer->down) {
+		r = transport_peer_add_stream(peer->transport, h->fd);
+		if (r == 0) {
+			h->fd = -1;
+		}
+	}
+	h->fd = base_close(h->fd);
+	if (r < 0 && peer->transport) {
+		peer_lost(peer, r, "a data connection cannot be added");
+	}
+	hand_return(p, h);
+}
+
+int engine_peer_stream(struct engine *e, struct engine_peer *peer, int fd)
+{
+	struct hand *h = hand_new(e, on_peer_stream, peer, NULL, NULL);
+
+	if (!h) {
+		base_close(fd);
+		return err_origin(-ENOMEM);
+	}
+	h->fd = fd;
+	hand_go(h);
+	return 0;
+}
+
+static void on_peer_remove(struct progress *p, struct hand *h)
+{
+	struct engine_peer *peer = h->object;
+
+	conn_shut(peer);
+	list_remove(&peer->link);
+	hand_return(p, h);
+}
+
+static void end_peer_remove(struct hand *h)
+{
+	conn_free(h->object);
+}
+
+void engine_peer_remove(struct engine *e, struct engine_peer *peer, engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_peer_remove, peer, done, arg);
+
+	h->end = end_peer_remove;
+	hand_go(h);
+}
+
+/* ---- communicators ------------------------------------------------------------------------ */
+
+static void on_comm_add(struct progress *p, struct hand *h)
+{
+	struct engine_comm *c = h->object;
+
+	comm_insert(c);
+	for (uint32_t l = 0; l < c->nlocal; l++) {
+		struct engine_handle *handle = &c->ranks[l].session->handles[c->ranks[l].handle];
+
+		handle->comm = c;
+		handle->local = l;
+	}
+	for (uint32_t i = 0; i < c->nhosts; i++) {
+		if (c->params.peers[i] && c->params.peers[i]->down) {
+			comm_fail(c, STATUS_PEER_DIED);
+		}
+	}
+	hand_return(p, h);
+}
+
+int engine_comm_add(struct engine *e, const struct engine_comm_params *params, engine_done_fn done,
+		    void *arg, struct engine_comm **ret)
+{
+	struct engine_comm *c;
+	struct hand *h;
+	int r = comm_new(params, e->progress, &c);
+
+	if (r < 0) {
+		return err_trace(r);
+	}
+	h = hand_new(e, on_comm_add, c, done, arg);
+	if (!h) {
+		comm_free(c);
+		return err_origin(-ENOMEM);
+	}
+	hand_go(h);
+	*ret = c;
+	return 0;
+}
+
+static void on_comm_fail(struct progress *p, struct hand *h)
+{
+	struct engine_comm *c = h->object;
+
+	c->fail_told = true; /* control knows the cause: no event */
+	comm_fail(c, h->status);
+	hand_return(p, h);
+}
+
+void engine_comm_fail(struct engine *e, struct engine_comm *c, enum status status)
+{
+	struct hand *h = hand_must(e, on_comm_fail, c, NULL, NULL);
+
+	h->status = status;
+	hand_go(h);
+}
+
+static void on_comm_limit(struct progress *p, struct hand *h)
+{
+	comm_limit(h->object, h->value, h->status);
+	hand_return(p, h);
+}
+
+void engine_comm_limit(struct engine *e, struct engine_comm *c, uint64_t seq, enum status status)
+{
+	struct hand *h = hand_must(e, on_comm_limit, c, NULL, NULL);
+
+	h->value = seq;
+	h->status = status;
+	hand_go(h);
+}
+
+static void on_comm_detach(struct progress *p, struct hand *h)
+{
+	struct engine_comm *c = h->object;
+	uint32_t l = (uint32_t)h->value;
+
+	comm_detach(c, l);
+	c->ranks[l].session->handles[c->ranks[l].handle].comm = NULL;
+	hand_return(p, h);
+}
+
+void engine_comm_detach(struct engine *e, struct engine_comm *c, uint32_t local,
+			engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_comm_detach, c, done, arg);
+
+	h->value = local;
+	hand_go(h);
+}
+
+static void on_comm_remove(struct progress *p, struct hand *h)
+{
+	struct engine_comm *c = h->object;
+
+	for (uint32_t l = 0; l < c->nlocal; l++) {
+		if (!c->ranks[l].detached) {
+			comm_detach(c, l);
+			c->ranks[l].session->handles[c->ranks[l].handle].comm = NULL;
+		}
+	}
+	comm_fail(c, STATUS_ABORTED);
+	c->removing = true;
+	c->remove_msg = &h->msg;
+	h->msg.run = hand_back;
+	comm_try_remove(c);
+}
+
+static void end_comm_remove(struct hand *h)
+{
+	comm_free(h->object);
+}
+
+void engine_comm_remove(struct engine *e, struct engine_comm *c, engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_comm_remove, c, done, arg);
+
+	h->end = end_comm_remove;
+	hand_go(h);
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Operation: start, geometry, grants, end
+ *
+ * Thread: progress      Owns: nothing      Locks: none
+ */
+#include "engine/op.h"
+
+#include <string.h>
+
+#include "engine/conn.h"
+#include "engine/progress.h"
+#include "engine/vargs.h"
+
+/* Elements [first, first + n) of the piece's block that this run covers; lo: from the segment. */
+void op_piece(const struct op_ctx *ctx, const struct op_run *run, const struct plan_piece *piece,
+	      uint64_t *ret_first, uint64_t *ret_lo, uint64_t *ret_n)
+{
+	uint64_t len = vargs_length(ctx, piece);
+	uint64_t start = 0;
+	uint64_t n = len;
+	uint64_t lo, hi;
+
+	if (ctx->seg != UINT64_MAX) {
+		start = (uint64_t)run->segment * ctx->seg_elems;
+		n = start >= len ? 0 : MIN(len - start, ctx->seg_elems);
+	}
+	lo = plan_part(n, piece->part, piece->parts);
+	hi = plan_part(n, piece->part + piece->span, piece->parts);
+	*ret_first = start + lo;
+	*ret_lo = lo;
+	*ret_n = hi - lo;
+}
+
+uint8_t *op_ref(const struct op_ctx *ctx, const struct op_run *run, const struct plan_ref *ref,
+		uint64_t first, uint64_t lo)
+{
+	const struct post *post;
+
+	if (ref->space == PLAN_TEMP) {
+		return run->temp + ref->block * ctx->seg + lo * ctx->esize;
+	}
+	post = &ctx->op->posts[ref->lrank];
+	first += vargs_displacement(ctx, ref->space, ref->lrank, ref->block);
+	return (ref->space == PLAN_IN ? post->in : post->out) + first * ctx->esize;
+}
+
+/* ---- notes: grants to those who send to us, requests to those who receive ----------------- */
+
+static void note_done(struct transport_send *send, int status);
+
+static void note_send(struct op_note *note, uint8_t type, uint32_t segment)
+{
+	struct op_ctx *ctx = note->ctx;
+	struct engine_peer *peer = ctx->comm->params.peers[note->host];
+	struct wire_header *h = &note->send.header;
+
+	memset(&note->send, 0, sizeof(note->send));
+	h->type = type;
+	h->comm = ctx->comm->params.uid;
+	h->seq = ctx->op->seq;
+	h->segment = segment;
+	h->algo = ctx->entry->plan->algo;
+	conn_put_signature(h, &ctx->op->sig);
+	note->limit = segment;
+	note->busy = true;
+	note->again = false;
+	note->send.done = note_done;
+	note->send.user = note;
+	ctx->held++;
+	conn_send(peer, &note->send);
+}
+
+void op_unhold(struct op_ctx *ctx)
+{
+	struct op *op = ctx->op;
+
+	ctx->held--;
+	if (op->state == OP_ZOMBIE && ctx->held == 0) {
+		comm_op_drained(op);
+	} else if (op->state == OP_ACTIVE && ctx->held == 0 && ctx->finished == ctx->nseg) {
+		op_release(op);
+		comm_op_finished(op);
+	}
+}
+
+static void note_done(struct transport_send *send, int status)
+{
+	struct op_note *note = send->user;
+
+	note->busy = false;
+	if (note->again && status == 0 && note->ctx->op->state == OP_ACTIVE) {
+		note_send(note, WIRE_GRANT, note->ctx->started);
+	}
+	op_unhold(note->ctx);
+}
+
+static bool sends_to(const struct plan *plan, uint32_t host)
+{
+	for (uint32_t i = 0; i < plan->nsend_peers; i++) {
+		if (plan->send_peers[i] == host) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/**
+ * op_send_grants() - tell the senders how far they may go
+ * @all:  also when the operation is eager. Otherwise an eager operation grants only those that it
+ *        sends nothing to: they hear our signature that way, so that two hosts that disagree
+ *        about who is the root do not both just wait.
+ */
+void op_send_grants(struct op_ctx *ctx, bool all)
+{
+	const struct plan *plan = ctx->entry->plan;
+
+	for (uint32_t i = 0; i < plan->nrecv_peers; i++) {
+		struct op_note *note = &ctx->grants[i];
+
+		if (ctx->eager && !all && sends_to(plan, note->host)) {
+			continue;
+		}
+		if (!note->busy) {
+			note_send(note, WIRE_GRANT, ctx->started);
+		} else if (note->limit != ctx->started) {
+			note->again = true;
+		}
+	}
+}
+
+/* A grant for this operation may have been dropped while it was beyond the window: ask again. */
+static void op_request_grants(struct op_ctx *ctx)
+{
+	struct engine_comm *c = ctx->comm;
+
+	for (uint32_t i = 0; i < ctx->entry->plan->nsend_peers; i++) {
+		struct op_note *note = &ctx->rts[i];
+		uint64_t lost = c->grant_lost[note->host];
+
+		if (lost && (int32_t)((uint32_t)lost - ctx->op->seq) > 0) {
+			note_send(note, WIRE_RTS, 0);
+		}
+	}
+}
+
+void op_request_grant(struct op_ctx *ctx, uint32_t host)
+{
+	for (uint32_t i = 0; i < ctx->entry->plan->nsend_peers; i++) {
+		if (ctx->rts[i].host == host && !ctx->rts[i].busy) {
+			note_send(&ctx->rts[i], WIRE_RTS, 0);
+		}
+	}
+}
+
+/* ---- runs --------------------------------------------------------------------------------- */
+
+static void run_begin(struct op_ctx *ctx, struct op_run *run)
+{
+	const struct plan *plan = ctx->entry->plan;
+	struct engine_comm *c = ctx->comm;
+
+	run->segment = ctx->started++;
+	run->left = plan->nsteps;
+	run->active = true;
+	run->nready = 0;
+	run->temp = c->temp + (size_t)ctx->temp_slot * COMM_TEMP +
+		    (size_t)(run - ctx->runs) * (COMM_TEMP / OP_RUNS);
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		struct step_state *st = &run->steps[i];
+
+		st->deps = plan->steps[i].ndeps;
+		st->piece = 0;
+		st->offset = 0;
+		st->length = 0;
+		st->state = STEP_WAITING;
+		if (st->deps == 0) {
+			st->state = STEP_READY;
+			run->ready[run->nready++] = i;
+		}
+	}
+	if (list_empty(&run->link)) {
+		list_append(&c->progress->runnable, &run->link);
+	}
+}
+
+/* A run is over: the next segment takes its place. */
+void op_run_finished(struct op_run *run)
+{
+	struct op_ctx *ctx = run->ctx;
+
+	run->active = false;
+	list_remove(&run->link);
+	ctx->finished++;
+	if (ctx->started < ctx->nseg) {
+		run_begin(ctx, run);
+		if (!ctx->eager) {
+			op_send_grants(ctx, false);
+		}
+	} else if (ctx->finished == ctx->nseg && ctx->held == 0) {
+		struct op *op = ctx->op;
+
+		op_release(op);
+		comm_op_finished(op);
+	}
+}
+
+void op_release(struct op *op)
+{
+	struct op_ctx *ctx = op->ctx;
+
+	if (!ctx) {
+		return;
+	}
+	ctx->comm->temp_used &= ~(1u << ctx->temp_slot);
+	if (ctx->vargs) {
+		ctx->vargs->used = false;
+		ctx->vargs = NULL;
+	}
+	for (uint32_t i = 0; i < ctx->nruns; i++) {
+		ctx->runs[i].active = false;
+		list_remove(&ctx->runs[i].link);
+	}
+	ctx->entry->in_use--;
+	ctx->op = NULL;
+	op->ctx = NULL;
+}
+
+bool op_cancel(struct op *op)
+{
+	struct op_ctx *ctx = op->ctx;
+
+	for (uint32_t i = 0; i < ctx->nruns; i++) {
+		struct op_run *run = &ctx->runs[i];
+
+		list_remove(&run->link);
+		run->nready = 0;
+		for (uint32_t s = 0; run->active && s < ctx->entry->plan->nsteps; s++) {
+			if (run->steps[s].state == STEP_ARRIVING) {
+				run->steps[s].recv.discard = true;
+			}
+		}
+	}
+	return ctx->held == 0;
+}
+
+/* ---- start -------------------------------------------------------------------------------- */
+
+static struct op_ctx *entry_take(struct plan_entry *e)
+{
+	for (uint32_t i = 0; i < e->nctx; i++) {
+		if (!e->ctxs[i].op) {
+			e->in_use++;
+			return &e->ctxs[i];
+		}
+	}
+	return NULL;
+}
+
+static uint32_t op_want(const struct op *op)
+{
+	uint32_t want = PLAN_DISTINCT;
+
+	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
+		const struct post *p = &op->posts[l];
+
+		if (p->in_len && p->out_len && p->in < p->out + p->out_len &&
+		    p->out < p->in + p->in_len) {
+			want = 0;
+		}
+	}
+	return op->sig.op == REDOP_PREMUL_SUM && coll_kind_reduces(op->sig.kind)
+		       ? want | PLAN_PRESCALE
+		       : want;
+}
+
+static bool op_has_conflict(const struct op *op)
+{
+	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
+		if (post_conflicts(&op->comm->ranks[l], &op->posts[l])) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
+{
+	const struct plan *plan = ctx->entry->plan;
+	const struct engine_options *o = &ctx->comm->progress->options;
+	uint64_t longest = vargs_longest(op, v);
+	uint64_t nseg = 1;
+
+	ctx->esize = dtype_size(op->sig.dtype);
+	ctx->seg = coll_segment(plan, o->chunk, COMM_TEMP / OP_RUNS);
+	ctx->seg_elems = ctx->seg / ctx->esize;
+	if (ctx->seg != UINT64_MAX && longest) {
+		nseg = DIV_UP(longest, ctx->seg_elems);
+	}
+	/* Segment numbers are 32 bits on the wire: 2^32 segments of at least 64 bytes. */
+	ctx->nseg = (uint32_t)MIN(nseg, UINT32_MAX);
+	ctx->eager = !v && nseg == 1 &&
+		     longest * ctx->esize * plan->msg_blocks / plan->msg_parts <= o->eager;
+}
+
+static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
+{
+	struct engine_comm *c = op->comm;
+
+	op->ctx = ctx;
+	op->state = OP_ACTIVE;
+	op->last_progress = c->progress->now;
+	ctx->op = op;
+	ctx->comm = c;
+	ctx->vargs = v;
+	ctx->started = 0;
+	ctx->finished = 0;
+	ctx->held = 0;
+	ctx->temp_slot = (uint32_t)__builtin_ctz(~c->temp_used);
+	c->temp_used |= 1u << ctx->temp_slot;
+	op_shape(op, ctx, v);
+	ctx->nruns = MIN(ctx->entry->nruns, ctx->nseg);
+	for (uint32_t i = 0; i < ctx->nruns; i++) {
+		run_begin(ctx, &ctx->runs[i]);
+	}
+	c->started++;
+	if (c->rts_lost && (int32_t)((uint32_t)c->rts_lost - op->seq) > 0) {
+		op->grant_all = true;
+	}
+	op_send_grants(ctx, op->grant_all);
+	if (op->state == OP_ACTIVE) {
+		op_request_grants(ctx);
+	}
+}
+
+static void op_reject(struct op *op, uint32_t local, const char *reason)
+{
+	struct engine_failure f = {
+		.cause = ENGINE_FAIL_INVALID,
+		.status = STATUS_INVALID,
+		.seq = op->seq,
+		.rank_a = (int32_t)op->comm->ranks[local].rank,
+		.rank_b = -1,
+		.host_b = -1,
+		.reason = reason,
+	};
+
+	comm_fail_event(op->comm, &f);
+}
+
+int op_start(struct op *op)
+{
+	struct engine_comm *c = op->comm;
+	struct vargs *v = NULL;
+	struct plan_entry *e;
+	struct op_ctx *ctx;
+	uint64_t bytes;
+	uint8_t algo;
+	uint32_t local;
+	const char *reason;
+	int r;
+
+	if (c->temp_used == UINT32_MAX || op_has_conflict(op)) {
+		return OP_E_LATER;
+	}
+	if (!coll_kind_is_v(op->sig.kind) && op->sig.count == 0 && op->sig.kind != COLL_BARRIER) {
+		c->started++;
+		comm_op_finished(op);
+		return 0;
+	}
+	if (coll_kind_is_v(op->sig.kind)) {
+		r = vargs_load(op, &v, &local, &reason);
+		if (r == VARGS_E_INVALID) {
+			op_reject(op, local, reason);
+		}
+		if (r != 0) {
+			return OP_E_LATER;
+		}
+	}
+	if (__builtin_mul_overflow(vargs_mean(op, v), (uint64_t)dtype_size(op->sig.dtype),
+				   &bytes)) {
+		bytes = UINT64_MAX;
+	}
+	algo = coll_select(c->params.tuning, op->sig.kind, bytes, c->params.layout);
+	e = plan_cache_get(c, op->sig.kind, algo,
+			   coll_kind_has_root(op->sig.kind) ? op->sig.root : 0, op_want(op));
+	ctx = e ? entry_take(e) : NULL;
+	if (!ctx) {
+		if (v) {
+			v->used = false;
+		}
+		return OP_E_LATER;
+	}
+	op_launch(op, ctx, v);
+	return 0;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Point to point: see p2p.h
+ *
+ * Thread: progress      Owns: nothing      Locks: none
+ */
+#include "engine/p2p.h"
+
+#include <string.h>
+
+#include "engine/op.h"
+#include "engine/progress.h"
+
+static uint32_t host_of(const struct engine_comm *c, uint32_t rank)
+{
+	return c->params.layout->host_of[rank];
+}
+
+static struct p2p *p2p_take(struct engine_comm *c)
+{
+	struct list *first = list_first(&c->p2p_free);
+	struct p2p *x;
+
+	if (first) {
+		x = container_of(first, struct p2p, link);
+		list_remove(&x->link);
+	} else {
+		x = &c->p2ps[c->p2p_used++];
+	}
+	memset(x, 0, sizeof(*x));
+	list_init(&x->link);
+	return x;
+}
+
+static void p2p_put(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+
+	post_release(&x->post);
+	list_remove(&x->link);
+	list_append(&c->p2p_free, &x->link);
+	c->ranks[x->local].p2p->in_flight--;
+	comm_try_remove(c);
+}
+
+/* The client is told; the object stays while its grant is on its way. */
+static void p2p_finish(struct p2p *x, enum status status)
+{
+	struct engine_comm *c = x->comm;
+
+	if (!x->post.completed) {
+		post_complete(c, x->local, &x->post, status,
+			      x->kind == COLL_RECV && status == STATUS_OK ? x->bytes : 0);
+		c->progress->busy--;
+		if (status == STATUS_OK) {
+			counter_add(&c->params.view->ops, 1);
+		}
+	}
+	if (x->note_busy) {
+		x->state = P2P_OVER;
+	} else {
+		p2p_put(x);
+	}
+}
+
+static void p2p_mismatch(struct p2p *x, uint64_t theirs)
+{
+	struct engine_comm *c = x->comm;
+	struct engine_failure f = {
+		.cause = ENGINE_FAIL_LENGTH,
+		.status = STATUS_MISMATCH,
+		.seq = x->seq,
+		.rank_a = (int32_t)c->ranks[x->local].rank,
+		.rank_b = (int32_t)x->peer,
+		.host_b = -1,
+		.a = {.kind = x->kind, .dtype = x->dtype, .root = x->peer},
+		.b = {.kind = x->kind == COLL_SEND ? COLL_RECV : COLL_SEND, .dtype = x->dtype},
+		.length_a = x->bytes,
+		.length_b = theirs,
+	};
+
+	comm_fail_event(c, &f);
+}
+
+/* ---- across hosts ------------------------------------------------------------------------- */
+
+static void note_done(struct transport_send *send, int status)
+{
+	struct p2p *x = send->user;
+
+	(void)status;
+	x->note_busy = false;
+	if (x->state == P2P_OVER) {
+		p2p_put(x);
+	}
+}
+
+static void header_fill(struct p2p *x, struct wire_header *h, uint8_t type, uint32_t from,
+			uint32_t to)
+{
+	h->type = type;
+	h->comm = x->comm->params.uid;
+	h->tag = from;
+	h->root = to;
+	h->kind = COLL_SEND;
+	h->dtype = x->dtype;
+	h->count = x->bytes;
+}
+
+static void send_grant(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+
+	header_fill(x, &x->send.header, WIRE_P2P_GRANT, x->peer, c->ranks[x->local].rank);
+	x->send.header.seq = c->ranks[x->local].p2p->opened[x->peer];
+	x->send.done = note_done;
+	x->send.user = x;
+	x->note_busy = true;
+	conn_send(c->params.peers[host_of(c, x->peer)], &x->send);
+}
+
+static void payload_done(struct transport_send *send, int status)
+{
+	struct p2p *x = send->user;
+
+	if (status == 0 && !x->comm->failed) {
+		counter_add(&x->comm->params.view->bytes_sent, x->bytes);
+		p2p_finish(x, STATUS_OK);
+		x->comm->progress->rescan = true; /* conflicts may be over */
+		return;
+	}
+	p2p_finish(x, x->comm->failed ? x->comm->failed : STATUS_PEER_DIED);
+}
+
+static void send_payload(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+	struct engine_peer *peer = c->params.peers[host_of(c, x->peer)];
+	bool eager = false;
+
+	if (c->ranks[x->local].p2p->granted[x->peer] <= x->seq) {
+		eager = conn_take_credit(peer, x->bytes);
+		if (!eager) {
+			return;
+		}
+	}
+	header_fill(x, &x->send.header, WIRE_P2P, c->ranks[x->local].rank, x->peer);
+	x->send.header.seq = x->seq;
+	x->send.header.flags = eager ? WIRE_EAGER : 0;
+	x->iov.iov_base = x->post.in;
+	x->iov.iov_len = x->bytes;
+	x->send.iov = &x->iov;
+	x->send.niov = x->bytes ? 1 : 0;
+	x->send.length = x->bytes;
+	x->send.done = payload_done;
+	x->send.user = x;
+	x->state = P2P_HELD;
+	conn_send(peer, &x->send);
+}
+
+static void take_early(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+	struct eager_slot *slot = conn_find_early(c, WIRE_P2P, host_of(c, x->peer), x->seq, 0,
+						  x->peer, c->ranks[x->local].rank);
+
+	if (!slot) {
+		return;
+	}
+	if (slot->header.length != x->bytes || slot->header.dtype != x->dtype) {
+		p2p_mismatch(x, slot->header.length);
+		return;
+	}
+	memcpy(x->post.out, slot->data, x->bytes);
+	counter_add(&c->params.view->bytes_copied, x->bytes);
+	counter_add(&c->params.view->bytes_received, x->bytes);
+	conn_release_slot(slot);
+	p2p_finish(x, STATUS_OK);
+	c->progress->rescan = true;
+}
+
+struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
+				      const struct wire_header *h, int *ret_error)
+{
+	*ret_error = 0;
+	list_for_each (e, &c->p2p_active) {
+		struct p2p *x = container_of(e, struct p2p, link);
+
+		if (x->kind != COLL_RECV || x->state != P2P_WAITING || !x->started ||
+		    x->seq != h->seq || x->peer != h->tag || c->ranks[x->local].rank != h->root ||
+		    host_of(c, x->peer) != host) {
+			continue;
+		}
+		if (h->length != x->bytes || h->dtype != x->dtype) {
+			p2p_mismatch(x, h->length);
+			return NULL;
+		}
+		memset(&x->recv, 0, sizeof(x->recv));
+		x->target.kind = RECV_P2P;
+		x->target.object = x;
+		x->iov.iov_base = x->post.out;
+		x->iov.iov_len = x->bytes;
+		x->recv.iov = x->bytes ? &x->iov : NULL;
+		x->recv.niov = x->bytes ? 1 : 0;
+		x->recv.user = &x->target;
+		x->state = P2P_HELD;
+		return &x->recv;
+	}
+	return NULL;
+}
+
+void p2p_recv_done(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+
+	if (!c->failed) {
+		counter_add(&c->params.view->bytes_received, x->bytes);
+	}
+	p2p_finish(x, c->failed ? c->failed : STATUS_OK);
+	c->progress->rescan = true;
+}
+
+void p2p_granted(struct engine_comm *c, const struct wire_header *h)
+{
+	const struct coll_layout *l = c->params.layout;
+	uint32_t *granted;
+
+	if (h->tag >= c->nranks || h->root >= c->nranks || l->host_of[h->tag] != c->params.host) {
+		return;
+	}
+	granted = &c->ranks[l->local_of[h->tag]].p2p->granted[h->root];
+	if ((int32_t)(h->seq - *granted) > 0) {
+		*granted = h->seq;
+	}
+	p2p_advance(c);
+}
+
+/* ---- on one host -------------------------------------------------------------------------- */
+
+static struct p2p *local_partner(const struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+
+	list_for_each (e, &c->p2p_active) {
+		struct p2p *y = container_of(e, struct p2p, link);
+
+		if (y->kind == COLL_RECV && y->started && y->state == P2P_WAITING &&
+		    y->seq == x->seq && c->ranks[y->local].rank == x->peer &&
+		    y->peer == c->ranks[x->local].rank) {
+			return y;
+		}
+	}
+	return NULL;
+}
+
+/* Copies a slice; large ones take several turns of the loop. */
+static void local_copy(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+	struct p2p *y = local_partner(x);
+	uint64_t n;
+
+	if (!y) {
+		return;
+	}
+	if (x->bytes != y->bytes || x->dtype != y->dtype) {
+		p2p_mismatch(x, y->bytes);
+		return;
+	}
+	n = MIN(x->bytes - x->cursor, OP_SLICE);
+	if (n) {
+		memcpy(y->post.out + x->cursor, x->post.in + x->cursor, n);
+		counter_add(&c->params.view->bytes_copied, n);
+		x->cursor += n;
+	}
+	c->progress->rescan = true;
+	if (x->cursor == x->bytes) {
+		p2p_finish(x, STATUS_OK);
+		p2p_finish(y, STATUS_OK);
+	}
+}
+
+/* ---- posting and progress ----------------------------------------------------------------- */
+
+/* Memory free and, for receives, its turn among those from the same rank. */
+static void p2p_try_start(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+	struct engine_rank *rank = &c->ranks[x->local];
+
+	if (x->kind == COLL_RECV && rank->p2p->opened[x->peer] != x->seq) {
+		return;
+	}
+	/* A send and a receive of one rank to itself may name the same memory: nothing to wait for.
+	 */
+	if (post_conflicts(rank, &x->post)) {
+		return;
+	}
+	x->started = true;
+	if (x->kind == COLL_RECV) {
+		rank->p2p->opened[x->peer]++;
+		if (host_of(c, x->peer) != c->params.host) {
+			send_grant(x);
+		}
+	}
+}
+
+static void p2p_step(struct p2p *x)
+{
+	struct engine_comm *c = x->comm;
+	bool local = host_of(c, x->peer) == c->params.host;
+
+	if (!x->started) {
+		p2p_try_start(x);
+	}
+	if (!x->started || x->state != P2P_WAITING) {
+		return;
+	}
+	if (x->kind == COLL_SEND && local) {
+		local_copy(x);
+	} else if (x->kind == COLL_SEND) {
+		send_payload(x);
+	} else if (!local) {
+		take_early(x);
+	}
+}
+
+/*
+ * Receives are looked at before sends: a local send then finds its partner started. The list may
+ * change under way (a step finishes two), so each round begins anew after a change.
+ */
+void p2p_advance(struct engine_comm *c)
+{
+	if (c->p2p_advancing) {
+		c->progress->rescan = true;
+		return;
+	}
+	c->p2p_advancing = true;
+	for (int kind = COLL_RECV; kind >= COLL_SEND && !c->failed; kind--) {
+		struct list *e = c->p2p_active.next;
+
+		while (e != &c->p2p_active && !c->failed) {
+			struct p2p *x = container_of(e, struct p2p, link);
+			struct p2p *partner =
+				x->kind == COLL_SEND && x->started ? local_partner(x) : NULL;
+
+			e = e->next;
+			if (partner && e == &partner->link) {
+				e = e->next; /* it may go together with x */
+			}
+			if (x->kind == kind && x->state == P2P_WAITING) {
+				p2p_step(x);
+			}
+		}
+	}
+	c->p2p_advancing = false;
+}
+
+static void p2p_invalid(struct engine_comm *c, uint32_t local, const char *reason)
+{
+	struct engine_failure f = {
+		.cause = ENGINE_FAIL_INVALID,
+		.status = STATUS_INVALID,
+		.rank_a = (int32_t)c->ranks[local].rank,
+		.rank_b = -1,
+		.host_b = -1,
+		.reason = reason,
+	};
+
+	comm_fail_event(c, &f);
+}
+
+void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
+{
+	struct engine_rank *rank = &c->ranks[local];
+	bool is_send = d->kind == COLL_SEND;
+	uint32_t *seq = is_send ? &rank->p2p->sends[d->root] : &rank->p2p->recvs[d->root];
+	struct engine_session *s = rank->session;
+	uint8_t *ptr = NULL;
+	struct engine_region *region = NULL;
+	const char *why = NULL;
+	uint64_t bytes;
+	struct p2p *x;
+
+	if (__builtin_mul_overflow(d->count, (uint64_t)dtype_size(d->dtype), &bytes) ||
+	    !client_ring_resolve(s, is_send ? d->send_buf : d->recv_buf,
+				 is_send ? d->send_off : d->recv_off, bytes, &ptr, &region)) {
+		why = "its buffer is not inside memory that it registered";
+	} else if ((uint32_t)d->seq != *seq) {
+		why = "its sequence number is not the next one";
+	} else if (rank->p2p->in_flight == LIMIT_P2P_WINDOW) {
+		why = "it has more sends and receives in flight than the window holds";
+	}
+	if (why) {
+		engine_region_release(region);
+		p2p_invalid(c, local, why);
+		client_ring_complete(s, d->ticket, d->generation, c->failed, 0);
+		return;
+	}
+	x = p2p_take(c);
+	x->comm = c;
+	x->local = local;
+	x->peer = d->root;
+	x->seq = (*seq)++;
+	x->kind = d->kind;
+	x->dtype = d->dtype;
+	x->bytes = bytes;
+	x->post.ticket = d->ticket;
+	x->post.generation = d->generation;
+	x->post.posted = true;
+	if (is_send) {
+		x->post.in = ptr;
+		x->post.in_len = bytes;
+		x->post.in_region = region;
+	} else {
+		x->post.out = ptr;
+		x->post.out_len = bytes;
+		x->post.out_region = region;
+	}
+	rank->p2p->in_flight++;
+	list_append(&rank->posts, &x->post.link);
+	list_append(&c->p2p_active, &x->link);
+	c->progress->busy++;
+	p2p_advance(c);
+}
+
+/* ---- failure ------------------------------------------------------------------------------ */
+
+void p2p_fail(struct engine_comm *c, enum status status)
+{
+	list_for_each_safe (e, &c->p2p_active) {
+		struct p2p *x = container_of(e, struct p2p, link);
+
+		if (x->state == P2P_OVER) {
+			continue;
+		}
+		if (x->state == P2P_WAITING) {
+			p2p_finish(x, status);
+			continue;
+		}
+		/* The transport has it: the client is told now, the memory is kept until then. */
+		post_complete(c, x->local, &x->post, status, 0);
+		c->progress->busy--;
+		if (x->kind == COLL_RECV) {
+			x->recv.discard = true;
+		}
+	}
+}
+
+void p2p_abandon(struct engine_comm *c, struct engine_peer *peer)
+{
+	list_for_each_safe (e, &c->p2p_active) {
+		struct p2p *x = container_of(e, struct p2p, link);
+
+		if (x->state == P2P_HELD && x->kind == COLL_RECV &&
+		    c->params.peers[host_of(c, x->peer)] == peer) {
+			p2p_finish(x, c->failed);
+		}
+	}
+}

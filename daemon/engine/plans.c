@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Plan cache of a communicator
+ *
+ * Plans are built by the control thread on request, since building allocates: the first operation
+ * of a kind pays one round trip through the mailbox, all others find the plan here.
+ *
+ * Thread: plan_cache_get: progress; plan_entry_new/free: control      Owns: entries      Locks:
+ * none
+ */
+#include <stdlib.h>
+
+#include "engine/op.h"
+#include "engine/progress.h"
+
+/* Contexts of an entry: as many as may run side by side, fewer of large plans. */
+#define SMALL_STEPS 64
+#define LARGE_CONTEXTS 2
+
+static void carve_run(struct op_run *run, struct op_ctx *ctx, uint8_t **at)
+{
+	const struct plan *plan = ctx->entry->plan;
+
+	list_init(&run->link);
+	run->ctx = ctx;
+	run->steps = (struct step_state *)*at;
+	*at += plan->nsteps * sizeof(struct step_state);
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		run->steps[i].run = run;
+		run->steps[i].index = i;
+		run->steps[i].iov = (struct iovec *)*at;
+		*at += plan->steps[i].npieces * sizeof(struct iovec);
+	}
+}
+
+static void carve_notes(struct op_note *notes, uint32_t n, struct op_ctx *ctx,
+			const uint32_t *hosts)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		notes[i].ctx = ctx;
+		notes[i].host = hosts[i];
+	}
+}
+
+/* Divides the storage: everything of 8-byte alignment first, the ready stacks (u32) last. */
+static void carve(struct plan_entry *e)
+{
+	const struct plan *plan = e->plan;
+	uint8_t *at = e->storage;
+
+	e->ctxs = (struct op_ctx *)at;
+	at += e->nctx * sizeof(struct op_ctx);
+	for (uint32_t i = 0; i < e->nctx; i++) {
+		struct op_ctx *ctx = &e->ctxs[i];
+
+		ctx->entry = e;
+		ctx->grants = (struct op_note *)at;
+		at += plan->nrecv_peers * sizeof(struct op_note);
+		carve_notes(ctx->grants, plan->nrecv_peers, ctx, plan->recv_peers);
+		ctx->rts = (struct op_note *)at;
+		at += plan->nsend_peers * sizeof(struct op_note);
+		carve_notes(ctx->rts, plan->nsend_peers, ctx, plan->send_peers);
+		ctx->runs = (struct op_run *)at;
+		at += e->nruns * sizeof(struct op_run);
+		for (uint32_t r = 0; r < e->nruns; r++) {
+			carve_run(&ctx->runs[r], ctx, &at);
+		}
+	}
+	for (uint32_t i = 0; i < e->nctx * e->nruns; i++) {
+		struct op_run *run = &e->ctxs[i / e->nruns].runs[i % e->nruns];
+
+		run->ready = (uint32_t *)at;
+		at += plan->nsteps * sizeof(uint32_t);
+	}
+}
+
+static size_t storage_size(const struct plan_entry *e)
+{
+	const struct plan *plan = e->plan;
+	size_t run = sizeof(struct op_run) + plan->nsteps * sizeof(struct step_state) +
+		     plan->npieces * sizeof(struct iovec) + plan->nsteps * sizeof(uint32_t);
+	size_t ctx = sizeof(struct op_ctx) +
+		     ((size_t)plan->nrecv_peers + plan->nsend_peers) * sizeof(struct op_note) +
+		     e->nruns * run;
+
+	return e->nctx * ctx;
+}
+
+int plan_entry_new(const struct coll_layout *layout, uint32_t host, uint8_t kind, uint8_t algo,
+		   uint32_t root, uint32_t want, struct plan_entry **ret)
+{
+	struct plan_entry *e = calloc(1, sizeof(*e));
+	int r;
+
+	if (!e) {
+		return err_origin(-ENOMEM);
+	}
+	r = coll_plan(kind, algo, root, want, layout, host, &e->plan);
+	if (r < 0) {
+		plan_entry_free(e);
+		return err_trace(r);
+	}
+	e->want = want;
+	e->nruns = e->plan->flags & PLAN_WHOLE ? 1 : OP_RUNS;
+	e->nctx = e->plan->nsteps <= SMALL_STEPS ? COMM_ACTIVE : LARGE_CONTEXTS;
+	e->storage = calloc(1, storage_size(e));
+	if (!e->storage) {
+		plan_entry_free(e);
+		return err_origin(-ENOMEM);
+	}
+	carve(e);
+	*ret = e;
+	return 0;
+}
+
+struct plan_entry *plan_entry_free(struct plan_entry *e)
+{
+	if (e) {
+		plan_free(e->plan);
+		free(e->storage);
+		free(e);
+	}
+	return NULL;
+}
+
+/* ---- progress thread ---------------------------------------------------------------------- */
+
+/* The way back: the plan is here (or memory is out). */
+static void plan_arrived(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_comm *c = container_of(msg, struct engine_comm, plan_msg);
+
+	c->plan_pending = false;
+	if (c->failed) {
+		comm_try_remove(c);
+		return;
+	}
+	for (uint32_t i = 0; i < COMM_PLANS; i++) {
+		if (c->plans[i] && c->plans[i]->last_used == 0) {
+			c->plans[i]->last_used = ++c->plan_clock;
+		}
+	}
+	if (c->plan_failed) {
+		struct engine_failure f = {
+			.cause = ENGINE_FAIL_INVALID,
+			.status = STATUS_NO_MEMORY,
+			.seq = c->started,
+			.rank_a = -1,
+			.rank_b = -1,
+			.host_b = -1,
+			.reason = "no memory for its plan",
+		};
+
+		comm_fail_event(c, &f);
+		return;
+	}
+	comm_advance(c);
+}
+
+/* Control thread: builds what is asked for; the progress thread leaves the slot alone meanwhile. */
+static void plan_build(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_comm *c = container_of(msg, struct engine_comm, plan_msg);
+	struct plan_entry *e = NULL;
+	int r;
+
+	plan_entry_free(c->plan_evicted);
+	c->plan_evicted = NULL;
+	r = plan_entry_new(c->params.layout, c->params.host, c->plan_kind, c->plan_algo,
+			   c->plan_root, c->plan_want, &e);
+	c->plan_failed = r < 0;
+	c->plans[c->plan_slot] = e;
+	c->plan_msg.run = plan_arrived;
+	mailbox_post(&c->progress->inbox, &c->plan_msg);
+}
+
+/* The least recently used slot that no operation runs from, or COMM_PLANS. */
+static uint32_t plan_slot(struct engine_comm *c)
+{
+	uint32_t best = COMM_PLANS;
+
+	for (uint32_t i = 0; i < COMM_PLANS; i++) {
+		struct plan_entry *e = c->plans[i];
+
+		if (!e) {
+			return i;
+		}
+		if (!e->in_use &&
+		    (best == COMM_PLANS || e->last_used < c->plans[best]->last_used)) {
+			best = i;
+		}
+	}
+	return best;
+}
+
+struct plan_entry *plan_cache_get(struct engine_comm *c, uint8_t kind, uint8_t algo, uint32_t root,
+				  uint32_t want)
+{
+	if (c->plan_pending) {
+		return NULL;
+	}
+	for (uint32_t i = 0; i < COMM_PLANS; i++) {
+		struct plan_entry *e = c->plans[i];
+
+		if (e && e->plan->kind == kind && e->plan->algo == algo && e->want == want &&
+		    e->plan->root == root) {
+			e->last_used = ++c->plan_clock;
+			return e;
+		}
+	}
+	c->plan_slot = plan_slot(c);
+	if (c->plan_slot == COMM_PLANS) {
+		return NULL; /* all are running; the next to finish advances us */
+	}
+	c->plan_evicted = c->plans[c->plan_slot];
+	c->plans[c->plan_slot] = NULL;
+	c->plan_kind = kind;
+	c->plan_algo = algo;
+	c->plan_root = root;
+	c->plan_want = want;
+	c->plan_pending = true;
+	c->plan_msg.run = plan_build;
+	progress_tell(c->progress, &c->plan_msg);
+	return NULL;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Progress: the loop
+ *
+ * Spinning yields on every poll: on a small machine the process that it waits for may need this
+ * very CPU (pause-spinning was measured to be ten times slower there), and on a large one yielding
+ * costs less than a microsecond. Waking a sleeping CPU costs up to 40 us, which is why it spins at
+ * all.
+ *
+ * Thread: progress      Owns: see progress.h      Locks: none
+ */
+#include "engine/progress.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "engine/client_ring.h"
+#include "engine/comm.h"
+#include "engine/conn.h"
+#include "engine/op.h"
+#include "engine/p2p.h"
+#include "util/clock.h"
+
+#define RUNS_PER_LOOP 8
+#define CHECK_INTERVAL (100 * CLOCK_NS_PER_MS)
+#define SLEEP_MS 200 /* while operations are in flight, so that time-outs are seen */
+
+static int epoll_watch(int epoll, int fd, uint32_t events)
+{
+	struct epoll_event ev = {.events = events};
+
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? err_origin(-errno) : 0;
+}
+
+int progress_new(const struct engine_options *options, struct mailbox *outbox,
+		 struct progress **ret)
+{
+	struct progress *p = calloc(1, sizeof(*p));
+	struct transport_options t = {
+		.fragment = options->chunk,
+		.user_timeout_ms = options->user_timeout_ms,
+	};
+	int r;
+
+	if (!p) {
+		return err_origin(-ENOMEM);
+	}
+	p->options = *options;
+	p->outbox = outbox;
+	p->inbox.fd = -1;
+	for (size_t i = 0; i < sizeof(t.congestion); i++) {
+		t.congestion[i] = options->congestion[i];
+	}
+	list_init(&p->sessions);
+	list_init(&p->dirty);
+	list_init(&p->comms);
+	list_init(&p->peers);
+	list_init(&p->runnable);
+	p->epoll = epoll_create1(EPOLL_CLOEXEC);
+	r = p->epoll < 0 ? err_origin(-errno) : mailbox_init(&p->inbox);
+	if (r == 0) {
+		r = transport_new(&t, &conn_handler, p, &p->transport);
+	}
+	if (r == 0) {
+		r = epoll_watch(p->epoll, p->inbox.fd, EPOLLIN);
+	}
+	if (r == 0) {
+		r = epoll_watch(p->epoll, transport_fd(p->transport), EPOLLIN);
+	}
+	if (r != 0) {
+		progress_free(p);
+		return err_fold(r);
+	}
+	p->now = clock_monotonic();
+	*ret = p;
+	return 0;
+}
+
+struct progress *progress_free(struct progress *p)
+{
+	if (p) {
+		transport_free(p->transport);
+		mailbox_deinit(&p->inbox);
+		base_close(p->epoll);
+		free(p);
+	}
+	return NULL;
+}
+
+void progress_tell(struct progress *p, struct mailbox_msg *msg)
+{
+	mailbox_post(p->outbox, msg);
+}
+
+/* Steps of operations: a bounded number, in turn. */
+static int run_steps(struct progress *p)
+{
+	int n = 0;
+
+	while (n < RUNS_PER_LOOP && !list_empty(&p->runnable)) {
+		struct op_run *run = container_of(p->runnable.next, struct op_run, link);
+
+		list_remove(&run->link);
+		op_run_steps(run);
+		n++;
+	}
+	return n;
+}
+
+static int poll_rings(struct progress *p)
+{
+	int n = 0;
+
+	list_for_each (e, &p->sessions) {
+		n += client_ring_poll(container_of(e, struct engine_session, link));
+	}
+	return n;
+}
+
+/* Credits, or ends of conflicts: everything that was waiting is looked at again. */
+static int rescan(struct progress *p)
+{
+	if (!p->rescan) {
+		return 0;
+	}
+	p->rescan = false;
+	list_for_each_safe (e, &p->comms) {
+		struct engine_comm *c = container_of(e, struct engine_comm, link);
+
+		for (uint32_t seq = c->done; !c->failed && seq != c->started; seq++) {
+			struct op *op = &c->ops[seq % LIMIT_COMM_WINDOW];
+
+			if (op->state == OP_ACTIVE && op->seq == seq) {
+				op_retry(op);
+			}
+		}
+		if (!c->failed) {
+			comm_advance(c);
+			p2p_advance(c);
+		}
+	}
+	return 1;
+}
+
+static void flush(struct progress *p)
+{
+	while (!list_empty(&p->dirty)) {
+		client_ring_flush(container_of(p->dirty.next, struct engine_session, dirty));
+	}
+}
+
+static void check_timeouts(struct progress *p)
+{
+	if (p->now < p->next_check) {
+		return;
+	}
+	p->next_check = p->now + CHECK_INTERVAL;
+	list_for_each_safe (e, &p->comms) {
+		comm_check_timeouts(container_of(e, struct engine_comm, link));
+	}
+}
+
+/* Announces sleep to all clients. Return: true when none has posted meanwhile. */
+static bool arm(struct progress *p)
+{
+	bool empty = true;
+
+	list_for_each (e, &p->sessions) {
+		struct engine_session *s = container_of(e, struct engine_session, link);
+
+		if (!ring_sleep(&s->ring) && !s->corrupt) {
+			empty = false;
+		}
+	}
+	transport_arm(p->transport);
+	return empty && mailbox_empty(&p->inbox);
+}
+
+static void disarm(struct progress *p)
+{
+	list_for_each (e, &p->sessions) {
+		ring_wake(&container_of(e, struct engine_session, link)->ring);
+	}
+}
+
+static void sleep_until_event(struct progress *p)
+{
+	struct epoll_event events[16];
+
+	if (arm(p)) {
+		epoll_wait(p->epoll, events, ARRAY_SIZE(events), p->busy ? SLEEP_MS : -1);
+		counter_add(&p->view.syscalls, 1);
+		counter_add(&p->view.wakeups, 1);
+	}
+	disarm(p);
+	mailbox_clear(&p->inbox);
+}
+
+static int turn(struct progress *p)
+{
+	int n = 0;
+
+	p->now = clock_monotonic();
+	if (!mailbox_empty(&p->inbox)) {
+		n += mailbox_run(&p->inbox, p);
+	}
+	n += poll_rings(p);
+	n += run_steps(p);
+	flush(p);
+	n += transport_poll(p->transport);
+	n += rescan(p);
+	n += run_steps(p);
+	flush(p);
+	if (p->busy) {
+		check_timeouts(p);
+	}
+	counter_add(&p->view.loops, 1);
+	return n;
+}
+
+void progress_main(void *arg)
+{
+	struct progress *p = arg;
+	uint64_t spin = p->options.spin_us * CLOCK_NS_PER_US;
+	uint64_t idle_since = 0;
+
+	while (!p->stop) {
+		if (turn(p)) {
+			idle_since = 0;
+			continue;
+		}
+		if (idle_since == 0) {
+			idle_since = p->now;
+		}
+		if (clock_elapsed(p->now, idle_since) < spin) {
+			sched_yield();
+			continue;
+		}
+		sleep_until_event(p);
+		idle_since = 0;
+	}
+	flush(p);
+}

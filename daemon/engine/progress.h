@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Progress: the thread that owns operations and connections
+ *
+ * The loop: mailbox, rings of the clients, runnable steps, transport, completions; when nothing
+ * moved it yields for `spin_us` and then sleeps on mailbox, bells and transport together.
+ *
+ * Thread: progress (but for progress_new/free)      Owns: transport, lists below      Locks: none
+ */
+#ifndef ROCECOMM_ENGINE_PROGRESS_H
+#define ROCECOMM_ENGINE_PROGRESS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/mailbox.h"
+#include "telemetry/counters.h"
+#include "transport/transport.h"
+#include "util/list.h"
+#include "util/thread.h"
+
+#define PROGRESS_BUCKETS 256
+
+struct progress {
+	struct engine_options options;
+	struct mailbox inbox;	/* control -> here */
+	struct mailbox *outbox; /* here -> control */
+	struct transport *transport;
+	int epoll;
+	bool stop;
+	bool rescan; /* credits came back: look at blocked messages of all operations */
+
+	struct list sessions; /* engine_session.link */
+	struct list dirty;    /* engine_session.dirty: completions to announce */
+	struct list comms;    /* engine_comm.link */
+	struct list peers;    /* engine_peer.link */
+	struct list runnable; /* op_run.link: a step is ready */
+	struct engine_comm *buckets[PROGRESS_BUCKETS];
+
+	uint64_t now; /* ns, refreshed once a loop */
+	uint64_t next_check;
+	uint32_t busy; /* operations posted and not finished, over all communicators */
+	struct thread_view view;
+	struct thread thread;
+};
+
+int progress_new(const struct engine_options *options, struct mailbox *outbox,
+		 struct progress **ret);
+struct progress *progress_free(struct progress *p);
+/* The thread's function; returns after p->stop. */
+void progress_main(void *arg);
+
+/* Events run on the control thread with the engine as context (engine.c). */
+void engine_tell_comm_failed(void *engine, void *comm_user, const struct engine_failure *failure);
+void engine_tell_session_corrupt(void *engine, void *session_user, const char *reason);
+void engine_tell_peer_down(void *engine, void *peer_user, int error, const char *reason);
+
+/* Sends an event to control. @msg: see mailbox.h on ownership. */
+void progress_tell(struct progress *p, struct mailbox_msg *msg);
+
+#endif
