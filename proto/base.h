@@ -27,12 +27,11 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #endif
-#define DIV_UP(a, b) (((a) + (b) - 1) / (b))
+#define DIV_UP(a, b) (((a) + (b)-1) / (b))
 #define ALIGN_UP(a, b) (DIV_UP(a, b) * (b))
 
-#define container_of(ptr, type, member)                                                            \
-	((type *)((char *)(ptr) - offsetof(type, member)) +                                        \
-	 0 * sizeof((ptr) == &((type *)0)->member))
+#define container_of(ptr, type, member) \
+	((type *)((char *)(ptr)-offsetof(type, member)) + 0 * sizeof((ptr) == &((type *)0)->member))
 
 #define attr_printf(f, a) __attribute__((format(printf, f, a)))
 #define attr_unused __attribute__((unused))
@@ -65,12 +64,12 @@ static inline void base_close_p(int *fd)
 #define cleanup_close attr_cleanup(base_close_p)
 
 /* Hands a pointer over: yields its value and leaves NULL behind, so its cleanup does nothing. */
-#define take_ptr(p)                                                                                \
-	({                                                                                         \
-		__typeof__(p) *take_p_ = &(p);                                                     \
-		__typeof__(p) take_v_ = *take_p_;                                                  \
-		*take_p_ = NULL;                                                                   \
-		take_v_;                                                                           \
+#define take_ptr(p)                               \
+	({                                        \
+		__typeof__(p) *take_p_ = &(p);    \
+		__typeof__(p) take_v_ = *take_p_; \
+		*take_p_ = NULL;                  \
+		take_v_;                          \
 	})
 
 /* The same for a file descriptor: leaves -1 behind. */
@@ -89,17 +88,17 @@ int err_trace_slow(const char *file, int line, const char *func, int r);
 
 #define err_origin(r) err_trace_slow(__FILE__, __LINE__, __func__, (r))
 /* Passes r on; negative values leave a trace. */
-#define err_trace(r)                                                                               \
-	({                                                                                         \
-		int err_r_ = (r);                                                                  \
-		err_r_ < 0 ? err_trace_slow(__FILE__, __LINE__, __func__, err_r_) : err_r_;        \
+#define err_trace(r)                                                                        \
+	({                                                                                  \
+		int err_r_ = (r);                                                           \
+		err_r_ < 0 ? err_trace_slow(__FILE__, __LINE__, __func__, err_r_) : err_r_; \
 	})
 /* For callers that handle no positive code: turns one into -ENOTRECOVERABLE. */
 #define err_fold(r)                                                                                \
 	({                                                                                         \
-		int err_r_ = (r);                                                                  \
-		err_r_ > 0 ? err_trace_slow(__FILE__, __LINE__, __func__, -ENOTRECOVERABLE)        \
-			   : err_trace(err_r_);                                                    \
+		int err_f_ = (r);                                                                  \
+		err_f_ > 0 ? err_trace_slow(__FILE__, __LINE__, __func__, -ENOTRECOVERABLE)        \
+			   : err_trace(err_f_);                                                    \
 	})
 
 #endif
