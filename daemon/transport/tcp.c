@@ -375,7 +375,7 @@ static void poll_direct(struct transport *t)
 	uint32_t n = 0;
 
 	/* Callbacks may add and remove streams; their memory stays until tcp_leave(). */
-	list_for_each(l, &t->streams) {
+	list_for_each (l, &t->streams) {
 		streams[n++] = container_of(l, struct tcp_stream, link);
 		streams[n - 1]->blocked = false;
 	}
@@ -462,7 +462,7 @@ int transport_fd(const struct transport *t)
  */
 void transport_arm(struct transport *t)
 {
-	list_for_each(l, &t->streams) {
+	list_for_each (l, &t->streams) {
 		tcp_stream_watch(container_of(l, struct tcp_stream, link));
 	}
 }

@@ -4,10 +4,10 @@
 /*
  * Transport: moves messages between this host and a peer host; knows no collective
  *
- * A message is a 64-byte wire header and a payload of any length, gathered from the sender's memory.
- * Messages to one peer are cut into fragments that take turns (so that nobody waits for a long one;
- * messages of up to TRANSPORT_URGENT bytes go first) and go over whichever stream of the peer is
- * writable. There is no order between messages.
+ * A message is a 64-byte wire header and a payload of any length, gathered from the sender's
+ * memory. Messages to one peer are cut into fragments that take turns (so that nobody waits for a
+ * long one; messages of up to TRANSPORT_URGENT bytes go first) and go over whichever stream of the
+ * peer is writable. There is no order between messages.
  *
  * The receiver decides where a message goes when its first fragment arrives: handler.recv_begin()
  * must yield a destination at once (memory, the per-fragment callback, or discard). The engine's
@@ -48,7 +48,7 @@ struct transport_send {
 
 	/* the transport's */
 	struct list link;
-	uint64_t queued; /* bytes handed to streams as fragments so far */
+	uint64_t queued;    /* bytes handed to streams as fragments so far */
 	uint32_t in_flight; /* fragments on streams */
 	uint32_t iov_index;
 	size_t iov_offset;
@@ -89,8 +89,8 @@ struct transport_handler {
 };
 
 struct transport_options {
-	uint32_t fragment;	/* bytes of payload a fragment, a multiple of 64; default 256 KiB */
-	char congestion[16];	/* TCP_CONGESTION, "": as the system has it */
+	uint32_t fragment;   /* bytes of payload a fragment, a multiple of 64; default 256 KiB */
+	char congestion[16]; /* TCP_CONGESTION, "": as the system has it */
 	uint32_t user_timeout_ms; /* TCP_USER_TIMEOUT: bytes that are not acknowledged */
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""Writes the first files of corpus/fuzz_frame, fuzz_msg and fuzz_ring. Run it in tests/fuzz."""
+"""Writes the first files of corpus/fuzz_frame, fuzz_msg, fuzz_ring and fuzz_wire. Run it in tests/fuzz."""
 import pathlib
 import struct
 
@@ -75,3 +75,35 @@ RINGS = {
 }
 for name, data in RINGS.items():
     write("fuzz_ring", name, data)
+
+
+def wire(stream, body, length=None, offset=0, fragment=None, tag=1, magic=0x5257, kind=1):
+    """A chunk of one stream: a fragment with its header."""
+    length = len(body) if length is None else length
+    fragment = len(body) if fragment is None else fragment
+    header = struct.pack("<HBBIQQQIIIHBBQIBBH", magic, kind, 0, fragment, length, offset, 7, 1, 0,
+                         tag, 0, 0, 0, 0, 0, 0, 0, 0)
+    data = header + body
+    return struct.pack("<H", len(data) | stream << 15) + data
+
+
+BODY = bytes(range(256))
+WIRES = {
+    "small": wire(0, b"") + wire(1, b"abc", tag=2) + wire(0, b"q" * 256, tag=3),
+    "large": wire(0, BODY, 700, 256) + wire(1, BODY, 700) + wire(0, BODY[:188], 700, 512),
+    "callback": wire(1, BODY, 500, tag=2) + wire(0, BODY[:244], 500, 256, tag=2),
+    "discard": wire(1, BODY, 500, tag=3) + wire(0, BODY[:244], 500, 256, tag=3),
+    "twice": wire(0, BODY, 768) + wire(1, BODY, 768) + wire(0, BODY, 768, 512),
+    "contradiction": wire(0, BODY, 768) + wire(0, BODY, 769, 256),
+    "magic": wire(0, b"abc", magic=0x5258),
+    "type": wire(0, b"abc", kind=8),
+    "too_long": wire(0, BODY, 1 << 40, fragment=257),
+    "outside": wire(0, BODY, 300, 64),
+    "offset_wraps": wire(0, BODY, 300, (1 << 64) - 64),
+    "unaligned": wire(0, BODY, 1000, 1),
+    "huge": wire(0, BODY, (1 << 64) - 1) + wire(1, BODY, (1 << 64) - 1, 256, tag=2),
+    "cut_off": wire(0, BODY, 700)[:-9],
+}
+for name, data in WIRES.items():
+    write("fuzz_wire", name, b"\0" + data)
+write("fuzz_wire", "freed", b"\2" + WIRES["large"])
