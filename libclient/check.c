@@ -211,6 +211,59 @@ static int check_arrays(const struct post_args *args, bool root)
 	return 0;
 }
 
+struct block {
+	size_t at;
+	size_t end;
+	int rank;
+};
+
+static int block_compare(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Two results in one place would leave either. The usual ascending order needs no sort. */
+static int check_disjoint(const struct post_args *args, const struct post_region *recv)
+{
+	cleanup_free struct block *blocks = NULL;
+	bool ascending = true;
+	size_t n = 0, end = 0;
+
+	for (size_t i = 0; i < recv->n && ascending; i++) {
+		if (recv->counts[i] > 0) {
+			ascending = recv->displs[i] >= end;
+			end = recv->displs[i] + recv->counts[i];
+		}
+	}
+	if (ascending) {
+		return 0;
+	}
+	blocks = malloc(recv->n * sizeof(*blocks));
+	if (!blocks) {
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory to sort %zu blocks", recv->n);
+	}
+	for (size_t i = 0; i < recv->n; i++) {
+		if (recv->counts[i] > 0) {
+			blocks[n++] = (struct block){recv->displs[i],
+						     recv->displs[i] + recv->counts[i], (int)i};
+		}
+	}
+	qsort(blocks, n, sizeof(*blocks), block_compare);
+	for (size_t i = 1; i < n; i++) {
+		if (blocks[i].at < blocks[i - 1].end) {
+			return error_set(ROCE_ERR_INVALID,
+					 "%s: the blocks of ranks %d and %d overlap in recv "
+					 "(elements %zu .. %zu and %zu .. %zu)",
+					 coll_kind_name(args->kind), blocks[i - 1].rank,
+					 blocks[i].rank, blocks[i - 1].at, blocks[i - 1].end - 1,
+					 blocks[i].at, blocks[i].end - 1);
+		}
+	}
+	return 0;
+}
+
 static int check_v(const struct post_args *args, const struct roce_comm *comm, struct post_shape *s)
 {
 	bool root = args->root == comm->rank;
@@ -254,6 +307,9 @@ static int check_v(const struct post_args *args, const struct roce_comm *comm, s
 					  "recv", &s->recv);
 		}
 		break;
+	}
+	if (r == 0 && s->recv.n > 0) {
+		r = check_disjoint(args, &s->recv);
 	}
 	if (r == 0 && own && own[comm->rank] != args->count) {
 		return error_set(

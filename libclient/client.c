@@ -76,10 +76,8 @@ void client_bell(struct roce_client *client)
 	}
 }
 
-int client_check(struct roce_client *client, bool now)
+int client_glance(struct roce_client *client)
 {
-	int64_t t, last;
-
 	if (conn_dead(&client->conn) != 0) {
 		return conn_dead(&client->conn);
 	}
@@ -92,6 +90,17 @@ int client_check(struct roce_client *client, bool now)
 				 "the daemon is stopping; connect again when it is back");
 		}
 		return conn_dead(&client->conn);
+	}
+	return 0;
+}
+
+int client_check(struct roce_client *client, bool now)
+{
+	int dead = client_glance(client);
+	int64_t t, last;
+
+	if (dead != 0) {
+		return dead;
 	}
 	t = clock_now_ns();
 	/* relaxed: two threads that both look do no harm */

@@ -61,6 +61,8 @@ static inline int client_enter(const struct roce_client *client)
 
 /* Rings the bell after ring_publish() returned true. */
 void client_bell(struct roce_client *client);
+/* What can be known of the daemon without a system call. Return: 0 or the sticky status. */
+int client_glance(struct roce_client *client);
 /*
  * Looks whether the daemon lives: the page at every call, the socket at most every 100 ms unless
  * @now. Return: 0 or the sticky status.

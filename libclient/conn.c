@@ -73,6 +73,8 @@ static void conn_die_locked(struct conn *conn, int status, const char *text)
 	error_copy(conn->dead_text, text);
 	/* release: pairs with the acquire in conn_dead() */
 	atomic_store_explicit(&conn->dead, status, memory_order_release);
+	/* Wakes a thread that polls the socket. */
+	shutdown(conn->fd, SHUT_RDWR);
 	pthread_cond_broadcast(&conn->changed);
 }
 

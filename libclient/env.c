@@ -5,8 +5,8 @@
  * Environment: implementation
  *
  * The rendezvous name must be the same on all ranks of one start of one job and differ from all
- * others: launcher, job or run id, restart count, MASTER_ADDR and port, and a count of the calls
- * in this process, which all ranks make in the same order.
+ * others: launcher, job or run id, MASTER_ADDR and port, and a count of the calls in this process,
+ * which all ranks make in the same order.
  *
  * Names are resolved here, in the caller's thread and with its resolver settings; the daemon
  * never looks a name up.
@@ -40,7 +40,7 @@ struct launcher {
 	const char *size[3];  /* the first that is set */
 	const char *local[2]; /* number of ranks on this host */
 	const char *node;     /* index of this host */
-	const char *nodes;    /* number of hosts */
+	const char *nodes[2]; /* number of hosts; the first that is set */
 	const char *job[4];   /* all that are set go into the name */
 };
 
@@ -51,8 +51,9 @@ static const struct launcher launchers[] = {
 		.size = {"WORLD_SIZE"},
 		.local = {"LOCAL_WORLD_SIZE"},
 		.node = "GROUP_RANK",
-		.nodes = "GROUP_WORLD_SIZE",
-		.job = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+		.nodes = {"GROUP_WORLD_SIZE"},
+		/* Not the restart count: the agents of several hosts count differently. */
+		.job = {"TORCHELASTIC_RUN_ID"},
 	},
 	{
 		.name = "openmpi",
@@ -67,7 +68,7 @@ static const struct launcher launchers[] = {
 		.size = {"PMIX_SIZE", "SLURM_NTASKS", "PMI_SIZE"},
 		.local = {"PMIX_LOCAL_SIZE"},
 		.node = "SLURM_NODEID",
-		.nodes = "SLURM_NNODES",
+		.nodes = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
 		.job = {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"},
 	},
 	{
@@ -75,7 +76,7 @@ static const struct launcher launchers[] = {
 		.rank = "SLURM_PROCID",
 		.size = {"SLURM_NTASKS", "SLURM_NPROCS"},
 		.node = "SLURM_NODEID",
-		.nodes = "SLURM_NNODES",
+		.nodes = {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
 		.job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
 	},
 };
@@ -223,10 +224,10 @@ static const struct launcher *env_launcher(env_get_fn get, void *ctx, const char
 /* On how many hosts the ranks are, as far as the launcher says. */
 static void env_spread(env_get_fn get, void *ctx, const struct launcher *l, struct env_place *place)
 {
-	int nodes = env_optional(get, ctx, l->nodes);
 	const char *name;
-	int local = -1;
+	int local = -1, nodes = -1;
 
+	env_number(env_first(get, ctx, l->nodes, ARRAY_SIZE(l->nodes), &name), INT_MAX, &nodes);
 	env_number(env_first(get, ctx, l->local, ARRAY_SIZE(l->local), &name), INT_MAX, &local);
 	place->node = env_optional(get, ctx, l->node);
 	if (place->size == 1 || local == place->size || nodes == 1) {

@@ -242,7 +242,7 @@ static int post_fail(struct roce_client *client, struct op *ops, int status)
 
 int post_ops(struct roce_client *client, struct op *ops)
 {
-	int r = client_check(client, false);
+	int r = client_glance(client);
 
 	for (struct op *op = ops; r == 0 && op; op = op->next) {
 		r = post_one(client, op);

@@ -160,12 +160,15 @@ bool request_ticket_done(const struct roce_client *client, uint32_t ticket, uint
 
 bool request_ready(const struct roce_request *request)
 {
+	/*
+	 * The cell first: another thread may settle the request and reuse its ticket meanwhile, and
+	 * the state tells then.
+	 */
+	bool ended = request_ticket_done(request->client, request->ticket, request->generation);
 	/* acquire: pairs with the release in request_settle() */
 	uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
 
-	return state == REQUEST_DONE ||
-	       (state == REQUEST_POSTED &&
-		request_ticket_done(request->client, request->ticket, request->generation));
+	return state == REQUEST_DONE || (ended && state == REQUEST_POSTED);
 }
 
 static int request_cell_status(const struct roce_request *request)

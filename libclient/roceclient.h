@@ -272,9 +272,9 @@ ROCE_API int roce_iscatter(const void *send, void *recv, size_t count, int dtype
 ROCE_API int roce_ialltoall(const void *send, void *recv, size_t count, int dtype,
 			    struct roce_comm *comm, struct roce_request **ret_request);
 /* v-variants: @counts, @displs: one entry a rank, in elements; read before the call returns. */
-ROCE_API int roce_iallgatherv(const void *send, size_t send_count, void *recv,
-			      const size_t *counts, const size_t *displs, int dtype,
-			      struct roce_comm *comm, struct roce_request **ret_request);
+ROCE_API int roce_iallgatherv(const void *send, size_t send_count, void *recv, const size_t *counts,
+			      const size_t *displs, int dtype, struct roce_comm *comm,
+			      struct roce_request **ret_request);
 /* Block r of @send begins at the sum of counts[0 .. r-1]. */
 ROCE_API int roce_ireduce_scatterv(const void *send, void *recv, const size_t *counts, int dtype,
 				   int op, struct roce_comm *comm,
@@ -286,10 +286,9 @@ ROCE_API int roce_igatherv(const void *send, size_t send_count, void *recv, cons
 ROCE_API int roce_iscatterv(const void *send, const size_t *counts, const size_t *displs,
 			    void *recv, size_t recv_count, int dtype, int root,
 			    struct roce_comm *comm, struct roce_request **ret_request);
-ROCE_API int roce_ialltoallv(const void *send, const size_t *send_counts,
-			     const size_t *send_displs, void *recv, const size_t *recv_counts,
-			     const size_t *recv_displs, int dtype, struct roce_comm *comm,
-			     struct roce_request **ret_request);
+ROCE_API int roce_ialltoallv(const void *send, const size_t *send_counts, const size_t *send_displs,
+			     void *recv, const size_t *recv_counts, const size_t *recv_displs,
+			     int dtype, struct roce_comm *comm, struct roce_request **ret_request);
 ROCE_API int roce_ibarrier(struct roce_comm *comm, struct roce_request **ret_request);
 /*
  * Point to point: the n-th send from a to b meets the n-th receive on b from a, whatever other

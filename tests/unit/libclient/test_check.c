@@ -114,6 +114,10 @@ Test(check, arrays)
 		ROCE_ERR_INVALID, "recv_displs is NULL");
 	refused(roce_iscatterv(a, NULL, NULL, b, 1, ROCE_F32, 1, comm, &request), ROCE_ERR_INVALID,
 		"counts is NULL");
+	displs[3] = 0;
+	refused(roce_iallgatherv(a, 2, b, counts, displs, ROCE_F32, comm, &request),
+		ROCE_ERR_INVALID, "blocks of ranks");
+	displs[3] = 6;
 	refused(roce_iallgatherv(b + 4, 2, b, counts, displs, ROCE_F32, comm, &request),
 		ROCE_ERR_INVALID, "overlap");
 }
