@@ -23,15 +23,15 @@ static struct config *make(const char *text)
 Test(reload, applies_what_may_change_and_names_the_rest)
 {
 	struct config *running = make("[daemon]\nlog_level = info\n[peer]\nport = 1\n");
-	struct config *fresh = make("[peer]\nport = 2\ninterfaces = ens*\n[daemon]\n"
-				    "log_level = debug\n[tenant x]\nusers = 0\n");
+	struct config *fresh = make("[peer]\nport = 2\n[daemon]\njoin_timeout_ms = 1000\n"
+				    "[daemon]\nlog_level = debug\n[tenant x]\nusers = 0\n");
 	struct reload_result result;
 
 	reload_apply(running, fresh, &result);
 	config_free(fresh);
 	cr_assert_eq(running->log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(running->port, 1);
-	cr_assert_eq(running->interfaces.count, 1);
+	cr_assert_eq(running->join_timeout_ms, 1000);
 	cr_assert_eq(result.applied, 3);
 	cr_assert_eq(result.waiting, 1);
 	cr_assert_str_eq(result.waiting_text, "port (1 -> 2)");
