@@ -322,6 +322,9 @@ static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	c->temp_used |= 1u << ctx->temp_slot;
 	op_shape(op, ctx, v);
 	ctx->nruns = MIN(ctx->entry->nruns, ctx->nseg);
+	if (ctx->seg != UINT64_MAX && ctx->seg * ctx->entry->plan->ntemp > COMM_TEMP / OP_RUNS) {
+		ctx->nruns = 1;
+	}
 	for (uint32_t i = 0; i < ctx->nruns; i++) {
 		run_begin(ctx, &ctx->runs[i]);
 	}
@@ -391,6 +394,12 @@ int op_start(struct op *op)
 		if (v) {
 			v->used = false;
 		}
+		return OP_E_LATER;
+	}
+	/* Segments have at least 64 bytes: reduce-scatter over more than 32768 ranks. */
+	if (!(e->plan->flags & PLAN_WHOLE) && (uint64_t)e->plan->ntemp * 64 > COMM_TEMP) {
+		e->in_use--;
+		op_reject(op, 0, "its plan needs more scratch than an operation may have");
 		return OP_E_LATER;
 	}
 	op_launch(op, ctx, v);

@@ -264,7 +264,15 @@ uint64_t vargs_longest(const struct op *op, const struct vargs *v)
 	if (!v) {
 		return op->sig.count;
 	}
-	if (op->sig.kind != COLL_ALLGATHERV && op->sig.kind != COLL_REDUCE_SCATTERV) {
+	if (op->sig.kind == COLL_ALLTOALLV) {
+		size_t n = (size_t)op->comm->nlocal * op->comm->nranks;
+
+		for (size_t i = 0; i < n; i++) {
+			longest = MAX(longest, MAX(v->in_counts[i], v->out_counts[i]));
+		}
+		return longest;
+	}
+	if (coll_kind_has_root(op->sig.kind)) {
 		return 1; /* PLAN_WHOLE: one segment, whatever the lengths */
 	}
 	for (uint32_t i = 0; i < op->comm->nranks; i++) {

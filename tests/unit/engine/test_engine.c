@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * The engine over real sockets: results, order, conflicts, credits, mismatch, loss
+ *
+ * Values are i64 and unique per (rank, element), so that a misplaced one shows.
+ *
+ * Thread: the test's      Owns: the lab      Locks: none
+ */
+#include <criterion/criterion.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lab.h"
+#include "proto/base.h"
+
+#define MEM (24u << 20)
+#define HALF (MEM / 2)
+
+static const uint32_t one_host[] = {0, 0, 0, 0};
+static const uint32_t two_by_one[] = {0, 1};
+static const uint32_t two_by_four[] = {0, 1, 0, 1, 1, 0, 0, 1};
+static const uint32_t unequal[] = {0, 1, 1, 2, 1, 2, 1};
+
+static const struct layout_case {
+	const uint32_t *host_of;
+	uint32_t nranks, nhosts;
+} layouts[] = {
+	{one_host, 1, 1},    {one_host, 4, 1}, {two_by_one, 2, 2},
+	{two_by_four, 8, 2}, {unequal, 7, 3},
+};
+
+static const uint64_t counts[] = {0, 1, 7, 1000, 8192, 100003, 300000};
+
+static int64_t value(uint32_t rank, uint64_t i)
+{
+	return (int64_t)(i * 64 + rank + 1);
+}
+
+static int64_t *at(struct lab *lab, uint32_t r, size_t off)
+{
+	return (int64_t *)(lab->ranks[r].mem + off);
+}
+
+static void fill(struct lab *lab, size_t off, uint64_t n)
+{
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (uint64_t i = 0; i < n; i++) {
+			at(lab, r, off)[i] = value(r, i);
+		}
+	}
+}
+
+static void run_all(struct lab *lab, const struct shm_desc *proto, size_t in, size_t out)
+{
+	uint32_t t[LAB_MAX_RANKS];
+
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		struct shm_desc d = *proto;
+
+		d.dtype = DTYPE_I64;
+		d.send_buf = 1;
+		d.recv_buf = 1;
+		d.send_off = in;
+		d.recv_off = out;
+		t[r] = lab_post(lab, r, &d);
+	}
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		cr_assert_eq(lab_wait(lab, r, t[r]), STATUS_OK, "rank %u, kind %u, count %zu", r,
+			     proto->kind, (size_t)proto->count);
+	}
+}
+
+static int64_t sum(struct lab *lab, uint64_t i)
+{
+	int64_t s = 0;
+
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		s += value(r, i);
+	}
+	return s;
+}
+
+static void check_allreduce(struct lab *lab, uint64_t n, size_t in, size_t out)
+{
+	struct shm_desc d = {.kind = COLL_ALLREDUCE, .op = REDOP_SUM, .count = n};
+
+	fill(lab, in, n);
+	run_all(lab, &d, in, out);
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (uint64_t i = 0; i < n; i++) {
+			cr_assert_eq(at(lab, r, out)[i], sum(lab, i), "rank %u [%zu] of %zu", r,
+				     (size_t)i, (size_t)n);
+		}
+	}
+}
+
+static void check_block(struct lab *lab, uint64_t n, uint8_t kind)
+{
+	struct shm_desc d = {.kind = kind, .op = REDOP_SUM, .count = n};
+	uint32_t np = lab->nranks;
+
+	if (n * np * 8 > HALF) {
+		return;
+	}
+	fill(lab, 0, n * np);
+	d.root = np - 1;
+	run_all(lab, &d, 0, HALF);
+	for (uint32_t r = 0; r < np; r++) {
+		int64_t *out = at(lab, r, HALF);
+
+		for (uint64_t i = 0; i < n; i++) {
+			switch (kind) {
+			case COLL_REDUCE_SCATTER:
+				cr_assert_eq(out[i], sum(lab, r * n + i));
+				break;
+			case COLL_SCATTER:
+				cr_assert_eq(out[i], value(d.root, r * n + i));
+				break;
+			case COLL_BROADCAST:
+				cr_assert_eq(r == d.root ? value(r, i) : out[i], value(d.root, i));
+				break;
+			case COLL_REDUCE:
+				cr_assert(r != d.root || out[i] == sum(lab, i));
+				break;
+			default:
+				for (uint32_t b = 0; b < np; b++) {
+					int64_t want = kind == COLL_ALLTOALL ? value(b, r * n + i)
+									     : value(b, i);
+
+					cr_assert((kind == COLL_GATHER && r != d.root) ||
+							  out[b * n + i] == want,
+						  "kind %u rank %u block %u [%zu]", kind, r, b,
+						  (size_t)i);
+				}
+			}
+		}
+	}
+}
+
+Test(engine, all_collectives, .timeout = 120)
+{
+	static const uint8_t kinds[] = {COLL_ALLGATHER, COLL_REDUCE_SCATTER, COLL_GATHER,
+					COLL_SCATTER,	COLL_ALLTOALL,	     COLL_BROADCAST,
+					COLL_REDUCE};
+
+	for (size_t l = 0; l < ARRAY_SIZE(layouts); l++) {
+		struct lab *lab = lab_new(layouts[l].host_of, layouts[l].nranks, layouts[l].nhosts,
+					  MEM, NULL);
+		struct shm_desc barrier = {.kind = COLL_BARRIER};
+
+		for (size_t c = 0; c < ARRAY_SIZE(counts); c++) {
+			check_allreduce(lab, counts[c], 0, HALF);
+			check_allreduce(lab, counts[c], 0, 0);
+			for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+				check_block(lab, counts[c], kinds[k]);
+			}
+			run_all(lab, &barrier, 0, 0);
+		}
+		cr_assert_eq(lab->failures, 0);
+		lab_free(lab);
+	}
+}
+
+Test(engine, every_algorithm, .timeout = 120)
+{
+	static const char *const rules[] = {"allreduce:direct", "allreduce:doubling",
+					    "allreduce:halving", "allreduce:ring",
+					    "allreduce:tree"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
+		struct lab *lab = lab_new(unequal, 7, 3, MEM, rules[i]);
+
+		for (size_t c = 0; c < ARRAY_SIZE(counts); c++) {
+			check_allreduce(lab, counts[c], 0, HALF);
+			check_allreduce(lab, counts[c], 0, 0);
+		}
+		lab_free(lab);
+	}
+}
+
+/* 400 operations in flight, all on the same memory in place: each must see the one before. */
+Test(engine, order_on_the_same_memory, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+	enum { N = 15, COUNT = 500 };
+	uint32_t t[LAB_MAX_RANKS][N];
+	int64_t want = 1;
+
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (int i = 0; i < COUNT; i++) {
+			at(lab, r, 0)[i] = i;
+		}
+	}
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (int k = 0; k < N; k++) {
+			struct shm_desc d = {.kind = COLL_ALLREDUCE,
+					     .dtype = DTYPE_I64,
+					     .count = COUNT,
+					     .send_buf = 1,
+					     .recv_buf = 1};
+
+			t[r][k] = lab_post(lab, r, &d);
+		}
+	}
+	for (int k = 0; k < N; k++) {
+		want *= 8;
+		for (uint32_t r = 0; r < lab->nranks; r++) {
+			cr_assert_eq(lab_wait(lab, r, t[r][k]), STATUS_OK);
+		}
+	}
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (int i = 0; i < COUNT; i++) {
+			cr_assert_eq(at(lab, r, 0)[i], (int64_t)i * want);
+		}
+	}
+	lab_free(lab);
+}
+
+/* More eager operations than credits, one rank far behind: nothing is lost, nothing stops. */
+Test(engine, many_in_flight, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+	enum { N = 500 };
+	static uint32_t t[LAB_MAX_RANKS][N];
+
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (int k = 0; k < N; k++) {
+			/* a broadcast root runs ahead; every rank is root in turn */
+			struct shm_desc d = {.kind = k % 3 ? COLL_BROADCAST : COLL_ALLREDUCE,
+					     .dtype = DTYPE_I64,
+					     .count = k % 7 ? 10 : 3000,
+					     .root = (uint32_t)k % 3 ? (uint32_t)k % 8 : 0,
+					     .send_buf = 1,
+					     .recv_buf = 1,
+					     .send_off = (size_t)k * 24000,
+					     .recv_off = (size_t)k * 24000};
+
+			for (uint64_t i = 0; i < d.count; i++) {
+				at(lab, r, d.send_off)[i] = value(r, i) + k;
+			}
+			t[r][k] = lab_post(lab, r, &d);
+		}
+	}
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		for (int k = 0; k < N; k++) {
+			int64_t want = k % 3 ? value((uint32_t)k % 8, 2) + k
+					     : sum(lab, 2) + 8 * (int64_t)k;
+
+			cr_assert_eq(lab_wait(lab, r, t[r][k]), STATUS_OK);
+			cr_assert_eq(at(lab, r, (size_t)k * 24000)[2], want, "rank %u op %d", r, k);
+		}
+	}
+	lab_free(lab);
+}
+
+Test(engine, point_to_point, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+	static const uint64_t sizes[] = {0, 1, 100, 5000, 90000};
+	uint32_t st[LAB_MAX_RANKS][5], rt[LAB_MAX_RANKS][5];
+
+	fill(lab, 0, 90000);
+	for (uint32_t r = 0; r < 8; r++) {
+		for (int k = 0; k < 5; k++) {
+			struct shm_desc d = {.kind = COLL_SEND,
+					     .dtype = DTYPE_I64,
+					     .count = sizes[k],
+					     .root = (r + 3) % 8,
+					     .send_buf = 1};
+
+			st[r][k] = lab_post(lab, r, &d);
+		}
+	}
+	for (uint32_t r = 0; r < 8; r++) {
+		for (int k = 0; k < 5; k++) {
+			struct shm_desc d = {.kind = COLL_RECV,
+					     .dtype = DTYPE_I64,
+					     .count = sizes[k],
+					     .root = (r + 5) % 8,
+					     .recv_buf = 1,
+					     .recv_off = HALF + (size_t)k * 800000};
+
+			rt[r][k] = lab_post(lab, r, &d);
+		}
+	}
+	for (uint32_t r = 0; r < 8; r++) {
+		for (int k = 0; k < 5; k++) {
+			cr_assert_eq(lab_wait(lab, r, st[r][k]), STATUS_OK);
+			cr_assert_eq(lab_wait(lab, r, rt[r][k]), STATUS_OK);
+			for (uint64_t i = 0; i < sizes[k]; i++) {
+				cr_assert_eq(at(lab, r, HALF + (size_t)k * 800000)[i],
+					     value((r + 5) % 8, i));
+			}
+		}
+	}
+	lab_free(lab);
+}
+
+static void expect_failure(struct lab *lab, const uint32_t *t, enum status status)
+{
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		int got = lab_wait(lab, r, t[r]);
+
+		/* Control would tell the other hosts; here each host finds out or is told. */
+		if (got == -1) {
+			cr_assert_fail("rank %u hangs", r);
+		}
+		cr_assert_eq(got, (int)status);
+	}
+}
+
+static void mismatch(const struct shm_desc *a, const struct shm_desc *b, uint32_t odd)
+{
+	struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+	uint32_t t[LAB_MAX_RANKS];
+
+	for (uint32_t r = 0; r < 8; r++) {
+		struct shm_desc d = lab->ranks[r].host == odd ? *b : *a;
+
+		d.send_buf = 1;
+		d.recv_buf = 1;
+		d.recv_off = HALF;
+		t[r] = lab_post(lab, r, &d);
+	}
+	for (int i = 0; i < 2000000 && !lab->failures; i++) {
+		lab_pump(lab);
+		sched_yield();
+	}
+	cr_assert_gt(lab->failures, 0, "nobody notices");
+	cr_assert_eq(lab->failure.status, STATUS_MISMATCH);
+	for (uint32_t h = 0; h < 2; h++) {
+		engine_comm_fail(lab->engines[h], lab->comms[h], STATUS_MISMATCH);
+	}
+	expect_failure(lab, t, STATUS_MISMATCH);
+	lab_free(lab);
+}
+
+Test(engine, hosts_that_disagree, .timeout = 120)
+{
+	struct shm_desc sum32 = {.kind = COLL_ALLREDUCE, .dtype = DTYPE_F32, .count = 16};
+	struct shm_desc other = sum32;
+	struct shm_desc root0 = {.kind = COLL_REDUCE, .dtype = DTYPE_F32, .count = 16, .root = 0};
+	struct shm_desc root1 = root0;
+
+	other.count = 8;
+	mismatch(&sum32, &other, 1);
+	other = sum32;
+	other.dtype = DTYPE_I32;
+	mismatch(&sum32, &other, 0);
+	other = sum32;
+	other.op = REDOP_MAX;
+	mismatch(&sum32, &other, 1);
+	other = sum32;
+	other.count = 1000000;
+	mismatch(&sum32, &other, 1);
+	other = sum32;
+	other.kind = COLL_BROADCAST;
+	mismatch(&sum32, &other, 1);
+	/* each waits for the other: only a grant tells them */
+	root1.root = 1;
+	mismatch(&root0, &root1, 1);
+	root0.kind = root1.kind = COLL_BROADCAST;
+	root0.root = 1;
+	root1.root = 0;
+	mismatch(&root0, &root1, 1);
+}
+
+Test(engine, peer_is_lost, .timeout = 60)
+{
+	for (int round = 0; round < 10; round++) {
+		struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+		uint32_t t[LAB_MAX_RANKS];
+
+		for (uint32_t r = 0; r < 8; r++) {
+			struct shm_desc d = {.kind = COLL_ALLREDUCE,
+					     .dtype = DTYPE_I64,
+					     .count = 1000000,
+					     .send_buf = 1,
+					     .recv_buf = 1};
+
+			t[r] = lab_post(lab, r, &d);
+		}
+		usleep((useconds_t)round * 700);
+		lab_cut(lab, 0, 1);
+		for (uint32_t r = 0; r < 8; r++) {
+			int s = lab_wait(lab, r, t[r]);
+
+			cr_assert(s == STATUS_PEER_DIED || s == STATUS_OK, "rank %u: %d", r, s);
+		}
+		lab_free(lab);
+	}
+}
+
+Test(engine, memory_that_is_not_registered, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_one, 2, 2, MEM, NULL);
+	struct shm_desc d = {.kind = COLL_ALLREDUCE,
+			     .dtype = DTYPE_I64,
+			     .count = MEM / 8,
+			     .send_buf = 1,
+			     .recv_buf = 1,
+			     .recv_off = 8};
+	uint32_t t = lab_post(lab, 0, &d);
+
+	cr_assert_eq(lab_wait(lab, 0, t), STATUS_INVALID);
+	lab_pump(lab); /* the event was posted before the client was told */
+	cr_assert_eq(lab->failure.cause, ENGINE_FAIL_INVALID);
+	cr_assert_eq(lab->failure.rank_a, 0);
+	lab_free(lab);
+}
