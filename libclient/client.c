@@ -278,7 +278,7 @@ int roce_connect(const char *path, const struct roce_client_options *options,
 		 struct roce_client **ret_client)
 {
 	struct roce_client_options o;
-	bool user = false;
+	bool user = false, reached;
 	int r;
 
 	if (!ret_client) {
@@ -317,8 +317,10 @@ int roce_connect(const char *path, const struct roce_client_options *options,
 			*ret_client = client;
 			return ROCE_OK;
 		}
+		reached = client && client->conn.fd >= 0;
 		client_free(client, false);
-		if (!user || !o.autostart || (r != ROCE_ERR_NO_DAEMON && r != ROCE_ERR_SHUTDOWN)) {
+		if (!reached || !user || !o.autostart ||
+		    (r != ROCE_ERR_NO_DAEMON && r != ROCE_ERR_SHUTDOWN)) {
 			break;
 		}
 	}

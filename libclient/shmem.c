@@ -168,6 +168,10 @@ int shmem_new(struct roce_client *client, size_t size, unsigned int flags, struc
 		shmem_free(&shm, false);
 		return r;
 	}
+	if (shm.internal) {
+		/* Staging can be made anew at any time: it need not cost a descriptor each. */
+		shm.fd = base_close(shm.fd);
+	}
 	*ret = shm;
 	return 0;
 }

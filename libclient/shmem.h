@@ -6,8 +6,8 @@
  *
  * The unit under everything that is handed to the daemon: allocations of the user (mem.c), the
  * mirrors of registered pointers (mem.c) and the staging slabs (staging.c). The memfd is sealed
- * against shrinking and growing before the daemon sees it. The descriptor is kept, so that the
- * memory could be handed to a restarted daemon.
+ * against shrinking and growing before the daemon sees it. The descriptor of the user's memory is
+ * kept, so that it could be handed to a restarted daemon.
  *
  * Thread: any      Owns: mapping, descriptor, the daemon's registration      Locks: none; makes
  * requests: the client's lock must not be held

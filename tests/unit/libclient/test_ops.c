@@ -127,6 +127,7 @@ Test(ops, staging_is_reused)
 	struct roce_comm *comm = test_comm(client, 0, 1);
 	char *in = calloc(1, 1 << 20), *out = calloc(1, 1 << 20);
 	unsigned int registered;
+	int fds = count_fds();
 
 	run_all();
 	ok(roce_allreduce(in, out, 1 << 20, ROCE_U8, ROCE_SUM, comm));
@@ -137,6 +138,7 @@ Test(ops, staging_is_reused)
 		ok(roce_allreduce(in, out, 100 + (size_t)i, ROCE_U8, ROCE_SUM, comm));
 	}
 	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_REGISTER]), registered);
+	cr_assert_eq(count_fds(), fds, "staging holds descriptors");
 	free(in);
 	free(out);
 }
