@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Loops: what tests of failures and of costs run
+ *
+ * loop: allreduce after allreduce until --iterations or an error; --late makes a rank sleep first.
+ * post: many small operations in a window, on shared memory, for counting system calls.
+ * mismatch: rank 2 does something else than the others.
+ * churn: memory and communicators come and go, until killed.
+ * quota: takes buffers until refused.
+ *
+ * Thread: main      Owns: memory      Locks: none
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/base.h"
+#include "tests/integration/collcheck/collcheck.h"
+
+#define POST_WINDOW 128
+
+static void say_ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static int shared_floats(struct collcheck *cc, size_t n, float **ret)
+{
+	void *ptr;
+	int r = roce_mem_alloc(cc->client, MAX(n, 1) * sizeof(float), 0, &ptr);
+
+	if (r == ROCE_OK) {
+		*ret = ptr;
+	}
+	return r;
+}
+
+int mode_loop(struct collcheck *cc)
+{
+	float *data, want = (float)cc->size;
+	int r;
+
+	r = shared_floats(cc, cc->count, &data);
+	if (r != ROCE_OK) {
+		return collcheck_failed(cc, "memory", r);
+	}
+	for (unsigned long i = 0; i < cc->iterations; i++) {
+		double begin;
+
+		for (size_t k = 0; k < cc->count; k++) {
+			data[k] = 1;
+		}
+		if (i == 1) {
+			say_ready();
+			if ((int)cc->rank == cc->late_rank) {
+				poll(NULL, 0, (int)cc->late_ms);
+			}
+		}
+		begin = collcheck_now();
+		r = roce_allreduce(data, data, cc->count, ROCE_F32, ROCE_SUM, cc->comm);
+		if (r != ROCE_OK) {
+			return collcheck_stopped(r, collcheck_now() - begin);
+		}
+		for (size_t k = 0; k < cc->count; k++) {
+			if (data[k] != want) {
+				fprintf(stderr, "rank %u: element %zu is %g, must be %g\n",
+					cc->rank, k, (double)data[k], (double)want);
+				return 1;
+			}
+		}
+	}
+	printf("done %lu operations\n", cc->iterations);
+	return 0;
+}
+
+int mode_post(struct collcheck *cc)
+{
+	struct roce_request *requests[POST_WINDOW] = {NULL};
+	float *data;
+	int r;
+
+	r = shared_floats(cc, cc->count * POST_WINDOW, &data);
+	if (r == ROCE_OK) {
+		r = roce_barrier(cc->comm);
+	}
+	for (unsigned long i = 0; i < cc->iterations + POST_WINDOW && r == ROCE_OK; i++) {
+		unsigned int slot = i % POST_WINDOW;
+		float *at = data + slot * cc->count;
+
+		r = roce_wait(&requests[slot], -1);
+		if (r == ROCE_OK && i < cc->iterations) {
+			r = roce_iallreduce(at, at, cc->count, ROCE_F32, ROCE_MAX, cc->comm,
+					    &requests[slot]);
+		}
+	}
+	if (r != ROCE_OK) {
+		return collcheck_failed(cc, "post", r);
+	}
+	printf("done %lu operations\n", cc->iterations);
+	return 0;
+}
+
+static int deviate(struct collcheck *cc, void *a, void *b)
+{
+	const char *v = cc->variant;
+	size_t n = cc->count;
+	int r;
+
+	if (strcmp(v, "count") == 0) {
+		return roce_allreduce(a, b, n / 2, ROCE_F32, ROCE_SUM, cc->comm);
+	}
+	if (strcmp(v, "dtype") == 0) {
+		return roce_allreduce(a, b, n, ROCE_I32, ROCE_SUM, cc->comm);
+	}
+	if (strcmp(v, "dtype-bytes") == 0) {
+		return roce_allreduce(a, b, 2 * n, ROCE_BF16, ROCE_SUM, cc->comm);
+	}
+	if (strcmp(v, "op") == 0) {
+		return roce_allreduce(a, b, n, ROCE_F32, ROCE_MAX, cc->comm);
+	}
+	if (strcmp(v, "kind") == 0) {
+		return roce_broadcast(b, n, ROCE_F32, 0, cc->comm);
+	}
+	if (strcmp(v, "root") == 0) {
+		return roce_broadcast(b, n, ROCE_F32, 1, cc->comm);
+	}
+	if (strcmp(v, "order") == 0) {
+		r = roce_allreduce(a, b, n, ROCE_F32, ROCE_SUM, cc->comm);
+		return r == ROCE_OK ? roce_broadcast(b, n, ROCE_F32, 0, cc->comm) : r;
+	}
+	/* skip */
+	poll(NULL, 0, 4000);
+	return roce_allreduce(a, b, n, ROCE_F32, ROCE_SUM, cc->comm);
+}
+
+static int conform(struct collcheck *cc, void *a, void *b)
+{
+	size_t n = cc->count;
+	int r;
+
+	if (strcmp(cc->variant, "root") == 0) {
+		return roce_broadcast(b, n, ROCE_F32, 0, cc->comm);
+	}
+	if (strcmp(cc->variant, "order") == 0) {
+		r = roce_broadcast(b, n, ROCE_F32, 0, cc->comm);
+		return r == ROCE_OK ? roce_allreduce(a, b, n, ROCE_F32, ROCE_SUM, cc->comm) : r;
+	}
+	return roce_allreduce(a, b, n, ROCE_F32, ROCE_SUM, cc->comm);
+}
+
+int mode_mismatch(struct collcheck *cc)
+{
+	float *a, *b;
+	double begin;
+	int r;
+
+	r = shared_floats(cc, cc->count, &a);
+	if (r == ROCE_OK) {
+		r = shared_floats(cc, cc->count, &b);
+	}
+	if (r == ROCE_OK) {
+		r = roce_barrier(cc->comm);
+	}
+	if (r != ROCE_OK) {
+		return collcheck_failed(cc, "setting up", r);
+	}
+	say_ready();
+	begin = collcheck_now();
+	r = cc->rank == 2 ? deviate(cc, a, b) : conform(cc, a, b);
+	if (r != ROCE_OK) {
+		return collcheck_stopped(r, collcheck_now() - begin);
+	}
+	printf("done 1 operations\n");
+	return 0;
+}
+
+int mode_churn(struct collcheck *cc)
+{
+	void *ptrs[8] = {NULL};
+	unsigned long i = 0;
+
+	say_ready();
+	for (;; i++) {
+		uint64_t h = value_hash(cc->seed, cc->rank, i);
+		void **slot = &ptrs[h % ARRAY_SIZE(ptrs)];
+		size_t size = 4096 + (h >> 8) % (8u << 20);
+		struct roce_request *request = NULL;
+		struct roce_comm *comm;
+		int r;
+
+		roce_mem_free(cc->client, take_ptr(*slot));
+		r = roce_mem_alloc(cc->client, size, 0, slot);
+		if (r == ROCE_OK) {
+			r = roce_iallreduce(*slot, *slot, size / 4, ROCE_F32, ROCE_SUM, cc->comm,
+					    &request);
+		}
+		if (r == ROCE_OK) {
+			r = roce_comm_dup(cc->comm, &comm);
+		}
+		if (r == ROCE_OK) {
+			roce_comm_destroy(comm);
+			r = roce_wait(&request, -1);
+		}
+		if (r != ROCE_OK) {
+			return collcheck_failed(cc, "churn", r);
+		}
+	}
+}
+
+int mode_quota(struct collcheck *cc)
+{
+	void *ptr;
+	int r;
+
+	for (unsigned long i = 0; i < cc->iterations; i++) {
+		r = roce_mem_alloc(cc->client, cc->count, 0, &ptr);
+		if (r != ROCE_OK) {
+			printf("refused %lu\n", i);
+			return collcheck_stopped(r, 0);
+		}
+	}
+	printf("done %lu operations\n", cc->iterations);
+	return 0;
+}
