@@ -90,7 +90,7 @@ void client_ring_flush(struct engine_session *s)
 		syscall(SYS_futex, &h->completions, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 		counter_add(&s->progress->view.syscalls, 1);
 	}
-	if (atomic_load_explicit(&h->want_event, memory_order_relaxed) != 0) {
+	if (atomic_load_explicit(&h->want_event, memory_order_seq_cst) != 0) {
 		uint64_t one = 1;
 
 		/* Fails only when the counter is full: then it is readable anyway. */
