@@ -61,9 +61,14 @@ static int place_find(struct roce_client *client, const struct post_args *args,
 	return 0;
 }
 
-static int place_stage(struct roce_client *client, size_t size, struct staging_block **block,
-		       struct place *p)
+/*
+ * The blocks of a v-variant may, for all the daemon knows when it is posted, reach to the end of
+ * their buffer: they get one of their own, lest the daemon see conflicts with other operations.
+ */
+static int place_stage(struct roce_client *client, const struct post_region *region, bool alone,
+		       struct staging_block **block, struct place *p)
 {
+	size_t size = alone ? MAX(region->size, STAGING_SLAB / 2) : region->size;
 	int r = staging_get(client, size, block);
 
 	if (r == 0) {
@@ -81,6 +86,7 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 	struct roce_client *client = op->comm->client;
 	struct staging_block **blocks = op->request->blocks;
 	const struct post_region *s = &shape->send, *r = &shape->recv;
+	bool alone = coll_kind_is_v(op->desc.kind);
 	int e = 0;
 
 	if (send->block && recv->block && shape->in_place && !shape->copy_send) {
@@ -91,7 +97,7 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 		struct place *m = send_larger ? recv : send;
 		size_t delta = (size_t)(small->ptr - large->ptr);
 
-		e = place_stage(client, large->size, &blocks[REQUEST_SEND], l);
+		e = place_stage(client, large, alone, &blocks[REQUEST_SEND], l);
 		if (e == 0) {
 			m->buffer = l->buffer;
 			m->off = l->off + delta;
@@ -100,10 +106,10 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 		return e;
 	}
 	if (send->block || shape->copy_send) {
-		e = place_stage(client, s->size, &blocks[REQUEST_SEND], send);
+		e = place_stage(client, s, alone, &blocks[REQUEST_SEND], send);
 	}
 	if (e == 0 && recv->block) {
-		e = place_stage(client, r->size, &blocks[REQUEST_RECV], recv);
+		e = place_stage(client, r, alone, &blocks[REQUEST_RECV], recv);
 	}
 	return e;
 }

@@ -289,6 +289,24 @@ Test(ops, arrays_reach_the_daemon)
 	ok(roce_wait(&request, -1));
 }
 
+Test(ops, v_variants_share_no_slab)
+{
+	struct roce_comm *comm = test_comm(client, 0, 1);
+	size_t counts[1] = {3}, displs[1] = {0};
+	struct roce_request *requests[2];
+	int in[3] = {1, 2, 3}, out[3], got[3];
+	struct shm_desc d[2];
+
+	ok(roce_irecv(got, 3, ROCE_I32, 0, comm, &requests[0]));
+	ok(roce_iallgatherv(in, 3, out, counts, displs, ROCE_I32, comm, &requests[1]));
+	cr_assert_eq(fake_pop(&fake, d, 2), 2);
+	cr_assert(d[1].send_buf != d[0].recv_buf && d[1].recv_buf != d[0].recv_buf);
+	cr_assert(d[1].send_buf != d[1].recv_buf && d[1].args_buf != d[1].recv_buf);
+	fake_complete(&fake, &d[0], ROCE_OK);
+	fake_complete(&fake, &d[1], ROCE_OK);
+	ok(roce_wait_all(requests, 2, -1));
+}
+
 Test(ops, alltoall_in_place_stages_the_send_side)
 {
 	struct roce_comm *comm = test_comm(client, 0, 2);
