@@ -10,9 +10,9 @@
  * matter: when both sides do at once, both keep the link that the smaller host_id initiated.
  *
  * There is at most one struct peer a host. It exists from peers_connect(), or from the first event
- * that names it, until events.down() or events.merged() has returned; nothing may use it afterwards.
- * No call blocks, looks up a name, or calls an event before it returns (peers_stop() does: it tells
- * `down` for every peer).
+ * that names it, until events.down() or events.merged() has returned; nothing may use it
+ * afterwards. No call blocks, looks up a name, or calls an event before it returns (peers_stop()
+ * does: it tells `down` for every peer).
  *
  * Thread: control      Owns: sockets, TLS state, peers      Locks: none      See: PROTOCOL.md §7
  */
@@ -27,8 +27,8 @@
 
 #include "proto/status.h"
 
-#define PEER_HOST_ID 16	     /* bytes */
-#define PEER_MAX_STREAMS 64  /* data connections of one peer */
+#define PEER_HOST_ID 16	      /* bytes */
+#define PEER_MAX_STREAMS 64   /* data connections of one peer */
 #define PEER_MAX_ADDRESSES 32 /* candidates of one host that are tried */
 #define PEER_MAX_SETTINGS 64
 
@@ -48,11 +48,11 @@ struct peers_options {
 	const char *version;	      /* of this daemon, for other hosts' logs; NULL: "" */
 	const char *const *addresses; /* numeric, what this host tells others to try, best first */
 	size_t naddresses;
-	uint16_t port;		      /* 0: any free one, see peers_port() */
-	const char *const *listen;    /* numeric; none: all with a key, 127.0.0.1 and ::1 without */
+	uint16_t port;		   /* 0: any free one, see peers_port() */
+	const char *const *listen; /* numeric; none: all with a key, 127.0.0.1 and ::1 without */
 	size_t nlisten;
-	const char *key_path;	      /* NULL: no key, loopback only */
-	unsigned int streams;	      /* data connections a peer, up to PEER_MAX_STREAMS */
+	const char *key_path; /* NULL: no key, loopback only */
+	unsigned int streams; /* data connections a peer, up to PEER_MAX_STREAMS */
 	unsigned int heartbeat_ms;
 	unsigned int peer_timeout_ms; /* nothing heard for so long: down */
 	unsigned int connect_timeout_ms;
@@ -64,8 +64,9 @@ struct peers_events {
 	/* The link is agreed on and all data connections were handed over. At most once a peer. */
 	void (*up)(void *arg, struct peer *peer);
 	/*
-	 * The peer was up and is lost, or could not be connected. Once, the last event of a peer that
-	 * peers_connect() returned or that an event named; the peer is freed when this returns.
+	 * The peer was up and is lost, or could not be connected. Once, the last event of a peer
+	 * that peers_connect() returned or that an event named; the peer is freed when this
+	 * returns.
 	 * @reason: a sentence that names the host and the cause
 	 */
 	void (*down)(void *arg, struct peer *peer, enum status status, const char *reason);
@@ -73,15 +74,16 @@ struct peers_events {
 	void (*message)(void *arg, struct peer *peer, uint16_t type, const uint8_t *body,
 			size_t size);
 	/*
-	 * An authenticated data connection (blocking mode unspecified, close-on-exec). Before up, once
-	 * for every index from 0, in any order. @fd: consumed.
+	 * An authenticated data connection (blocking mode unspecified, close-on-exec). Before up,
+	 * once for every index from 0, in any order. @fd: consumed.
 	 */
 	void (*stream)(void *arg, struct peer *peer, int fd, unsigned int index);
 	/*
-	 * @from was connected to without a known host_id, and turned out to be the host of @into: use
-	 * @into instead. What was queued on @from is queued on @into. If peer_is_up(@into), `up` was
-	 * called for it before and is not called again; else it follows. @from is freed when this
-	 * returns, without `down`.
+	 * @from was connected to without a known host_id, and turned out to be the host of @into:
+	 * use
+	 * @into instead. What was queued on @from is queued on @into. If peer_is_up(@into), `up`
+	 * was called for it before and is not called again; else it follows. @from is freed when
+	 * this returns, without `down`.
 	 */
 	void (*merged)(void *arg, struct peer *from, struct peer *into);
 };
@@ -110,7 +112,8 @@ struct peers *peers_free(struct peers *peers);
 
 /* The port that is listened on. */
 uint16_t peers_port(const struct peers *peers);
-/* Does @host name this daemon: by host_id, or, when that is unknown, by a local address and port? */
+/* Does @host name this daemon: by host_id, or, when that is unknown, by a local address and port?
+ */
 bool peers_is_self(const struct peers *peers, const struct peer_host *host);
 /* The peer of a host, connecting or up; or NULL. */
 struct peer *peers_find(struct peers *peers, const uint8_t *host_id);
