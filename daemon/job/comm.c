@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Communicator: implementation
+ *
+ * Thread: control      Owns: see comm.h      Locks: none
+ */
+#include "job/comm.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "job/formation.h"
+#include "job/prepare.h"
+#include "job/split.h"
+#include "proto/base.h"
+#include "proto/msg.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+static struct communicator *communicator_free(struct communicator *c)
+{
+	if (!c) {
+		return NULL;
+	}
+	assert(c->attached == 0);
+	assert(list_empty(&c->waits));
+	rocecomm__peer__comm_prepare__free_unpacked(c->plan, NULL);
+	coll_layout_free(c->layout);
+	comm_view_free(c->view);
+	free(c->locals);
+	free(c->links);
+	free(c->gone);
+	free(c);
+	return NULL;
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static int communicator_layout(struct communicator *c)
+{
+	cleanup_free uint32_t *host_of = calloc(c->size, sizeof(*host_of));
+	int r;
+
+	if (!host_of) {
+		return err_origin(-ENOMEM);
+	}
+	for (uint32_t i = 0; i < c->size; i++) {
+		host_of[i] = c->plan->ranks[i]->host;
+	}
+	r = coll_layout_new(host_of, c->size, c->nhosts, &c->layout);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	c->nlocal = coll_nlocal(c->layout, c->host);
+	c->locals = calloc(c->nlocal, sizeof(struct member *));
+	if (!c->locals) {
+		return err_origin(-ENOMEM);
+	}
+	return err_trace(comm_view_new(c->nlocal, &c->view));
+}
+
+/* The rank's number while it waits: that in the parent for a split. */
+static uint32_t communicator_waiting_rank(const Rocecomm__Peer__CommPrepare *plan, uint32_t rank)
+{
+	return plan->parent.len > 0 ? plan->ranks[rank]->parent_rank : rank;
+}
+
+/* Finds the members first, binds them when all are there. */
+static int communicator_bind(struct communicator *c, char *text, size_t size)
+{
+	const uint32_t *ours = &c->layout->by_host[c->layout->host_first[c->host]];
+
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		c->locals[i] = member_find(c->jobs, c->joined,
+					   communicator_waiting_rank(c->plan, ours[i]));
+		if (!c->locals[i]) {
+			snprintf(text, size,
+				 "rank %" PRIu32 " (host %s, pid %" PRIu32 ", %s) is gone: it "
+				 "ended or gave up while the communicator was being formed",
+				 ours[i], jobs_host(c->jobs), c->plan->ranks[ours[i]]->pid,
+				 c->plan->ranks[ours[i]]->client);
+			return STATUS_PEER_DIED;
+		}
+	}
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		struct member *m = c->locals[i];
+
+		list_remove(&m->link);
+		m->comm = c;
+		m->rank = ours[i];
+		m->local = i;
+		m->state = MEMBER_BOUND;
+	}
+	c->attached = c->nlocal;
+	return 0;
+}
+
+/* See comm.h. */
+int communicator_new(struct jobs *jobs, Rocecomm__Peer__CommPrepare *plan, struct hostlink *root,
+		     struct communicator **ret, char *text, size_t text_size)
+{
+	struct communicator *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c) {
+		return err_origin(-ENOMEM);
+	}
+	list_init(&c->waits);
+	c->jobs = jobs;
+	c->root = root;
+	c->root_is_self = !root;
+	c->size = (uint32_t)plan->n_ranks;
+	c->nhosts = (uint32_t)plan->n_hosts;
+	c->since = jobs_now(jobs);
+	memcpy(c->uid, plan->uid.data, UID_SIZE);
+	memcpy(c->joined, plan->joined.data, UID_SIZE);
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		if (memcmp(plan->hosts[h]->host_id.data, jobs->self.host_id.data, PEER_HOST_ID) ==
+		    0) {
+			c->host = h;
+		}
+	}
+	c->plan = plan;
+	c->links = calloc(c->nhosts, sizeof(struct hostlink *));
+	c->gone = calloc(c->size, sizeof(*c->gone));
+	r = c->links && c->gone ? communicator_layout(c) : -ENOMEM;
+	if (r == 0) {
+		r = communicator_bind(c, text, text_size);
+	}
+	if (r == 0) {
+		r = hashmap_put16(&jobs->comms, c->uid, c);
+	}
+	if (r != 0) {
+		for (uint32_t i = 0; c->attached > 0 && i < c->nlocal; i++) {
+			c->locals[i]->comm = NULL;
+			c->locals[i]->rank = communicator_waiting_rank(plan, c->locals[i]->rank);
+			c->locals[i]->state = MEMBER_JOINING;
+			list_append(&jobs->joining, &c->locals[i]->link);
+		}
+		c->attached = 0;
+		c->plan = NULL;
+		communicator_free(c);
+		return r;
+	}
+	*ret = c;
+	return 0;
+}
+
+struct communicator *communicator_find(struct jobs *jobs, const ProtobufCBinaryData *uid)
+{
+	return uid->len == UID_SIZE ? hashmap_get16(&jobs->comms, uid->data) : NULL;
+}
+
+/* ---- links and engine --------------------------------------------------------------------- */
+
+static void communicator_installed(void *arg)
+{
+	struct communicator *c = arg;
+
+	if (c->state != COMMUNICATOR_INSTALLING) {
+		return;
+	}
+	c->state = COMMUNICATOR_PREPARED;
+	prepare_answer(c, STATUS_OK, "");
+}
+
+static int communicator_install(struct communicator *c)
+{
+	cleanup_free struct engine_peer **peers = calloc(c->nhosts, sizeof(struct engine_peer *));
+	cleanup_free struct engine_comm_rank *ranks = calloc(c->nlocal, sizeof(*ranks));
+	struct engine_comm_params params = {
+		.uid = c->plan->wire,
+		.layout = c->layout,
+		.tuning = &c->jobs->tuning,
+		.host = c->host,
+		.peers = peers,
+		.ranks = ranks,
+		.view = c->view,
+		.arrival_timeout_ms = c->plan->arrival_timeout_ms,
+		.transfer_timeout_ms = c->plan->transfer_timeout_ms,
+		.user = c,
+	};
+
+	if (!peers || !ranks) {
+		return err_origin(-ENOMEM);
+	}
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		peers[h] = c->links[h] ? c->links[h]->engine : NULL;
+	}
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		ranks[i].session = c->locals[i]->session;
+		ranks[i].handle = c->locals[i]->handle;
+		ranks[i].rank = c->locals[i]->rank;
+	}
+	return err_trace(engine_comm_add(c->jobs->engine, &params, communicator_installed, c,
+					 &c->engine));
+}
+
+/* Return: false when it has failed; it may be gone then. */
+static bool communicator_link_check(struct communicator *c)
+{
+	int r;
+
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		if (c->links[h] && !hostlink_is_up(c->links[h])) {
+			return true;
+		}
+	}
+	c->state = COMMUNICATOR_INSTALLING;
+	r = communicator_install(c);
+	if (r < 0) {
+		communicator_fail(c, COMMUNICATOR_TELL, status_from_errno(r),
+				  "the daemon has no memory for the communicator");
+		return false;
+	}
+	return true;
+}
+
+/* See comm.h. */
+void communicator_link(struct communicator *c)
+{
+	char text[LIMIT_ERROR_TEXT];
+
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		const Rocecomm__Peer__Host *host = c->plan->hosts[h];
+		int r;
+
+		if (h == c->host) {
+			continue;
+		}
+		r = hostlink_connect(c->jobs, host, &c->links[h]);
+		if (r == 0 && c->links[h]->broken) {
+			r = -ECONNRESET;
+		}
+		if (r < 0) {
+			snprintf(text, sizeof(text), "host %s cannot connect to host %s: %s",
+				 jobs_host(c->jobs), host->name, strerror(-r));
+			communicator_fail(c, COMMUNICATOR_TELL, STATUS_UNREACHABLE, text);
+			return;
+		}
+	}
+	communicator_link_check(c);
+}
+
+/* See comm.h. */
+void communicator_go(struct communicator *c)
+{
+	if (c->state != COMMUNICATOR_PREPARED) {
+		return;
+	}
+	c->state = COMMUNICATOR_READY;
+	c->root = NULL;
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		struct member *m = c->locals[i];
+
+		if (m && m->state == MEMBER_BOUND) {
+			m->state = MEMBER_READY;
+			m->ops->ready(m);
+		}
+	}
+}
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
+static void communicator_removed(void *arg)
+{
+	communicator_free(arg);
+}
+
+/* The last local rank has left. */
+static void communicator_remove(struct communicator *c)
+{
+	splits_parent_gone(c, STATUS_PEER_DIED, "the parent communicator was destroyed meanwhile");
+	communicator_settled(c);
+	hashmap_remove16(&c->jobs->comms, c->uid);
+	c->state = COMMUNICATOR_FAILED;
+	if (c->engine && !c->jobs->stopped) {
+		engine_comm_remove(c->jobs->engine, c->engine, communicator_removed, c);
+	} else {
+		communicator_free(c);
+	}
+}
+
+static void communicator_detached(void *arg)
+{
+	struct member *m = arg;
+	struct communicator *c = m->comm;
+
+	c->locals[m->local] = NULL;
+	c->attached--;
+	if (c->attached == 0) {
+		communicator_remove(c);
+	}
+	member_detached(m);
+}
+
+/* See comm.h. */
+void communicator_detach(struct communicator *c, struct member *m)
+{
+	if (c->engine && !c->jobs->stopped) {
+		engine_comm_detach(c->jobs->engine, c->engine, m->local, communicator_detached, m);
+	} else {
+		communicator_detached(m);
+	}
+}
+
+/* ---- failure ------------------------------------------------------------------------------ */
+
+static void communicator_send(struct communicator *c, uint16_t type, const ProtobufCMessage *msg)
+{
+	bool root_told = !c->root;
+
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		hostlink_send(c->links[h], type, msg);
+		root_told = root_told || c->links[h] == c->root;
+	}
+	if (!root_told) {
+		hostlink_send(c->root, type, msg);
+	}
+}
+
+/* Not usable yet: the ranks are refused. @c may be gone afterwards. */
+static void communicator_refuse(struct communicator *c)
+{
+	char text[LIMIT_ERROR_TEXT];
+	enum status status = c->status;
+
+	snprintf(text, sizeof(text), "%s", c->text);
+	/* Keeps it alive until all are told. */
+	c->attached++;
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		if (c->locals[i]) {
+			member_refuse(c->locals[i], status, text);
+		}
+	}
+	if (--c->attached == 0) {
+		communicator_remove(c);
+	}
+}
+
+/* See comm.h. */
+void communicator_fail(struct communicator *c, unsigned int flags, enum status status,
+		       const char *text)
+{
+	Rocecomm__Peer__CommFail msg = ROCECOMM__PEER__COMM_FAIL__INIT;
+	bool ready = c->state == COMMUNICATOR_READY;
+
+	if (c->status != STATUS_OK) {
+		return;
+	}
+	c->status = status;
+	c->state = COMMUNICATOR_FAILED;
+	snprintf(c->text, sizeof(c->text), "%s", text);
+	log_info("communicator %s (%016" PRIx64 ") has failed: %s", c->plan->name, c->plan->wire,
+		 text);
+	if (c->engine && !c->jobs->stopped && !(flags & COMMUNICATOR_ENGINE_KNOWS)) {
+		engine_comm_fail(c->jobs->engine, c->engine, status);
+	}
+	if (flags & COMMUNICATOR_TELL) {
+		msg.uid.data = c->uid;
+		msg.uid.len = UID_SIZE;
+		msg.status = status;
+		msg.text = c->text;
+		msg.rank = -1;
+		communicator_send(c, PEER_MSG_COMM_FAIL, &msg.base);
+	}
+	if (!ready) {
+		ProtobufCBinaryData uid = {.data = c->uid, .len = UID_SIZE};
+
+		formation_failed(c->jobs, &uid, status, text);
+		communicator_refuse(c);
+		return;
+	}
+	splits_parent_gone(c, status, text);
+}
+
+static void communicator_tell_gone(struct communicator *c, uint32_t rank, bool died,
+				   uint64_t completed, const char *text)
+{
+	Rocecomm__Peer__CommFail fail = ROCECOMM__PEER__COMM_FAIL__INIT;
+	Rocecomm__Peer__CommLeave leave = ROCECOMM__PEER__COMM_LEAVE__INIT;
+
+	if (died) {
+		fail.uid.data = c->uid;
+		fail.uid.len = UID_SIZE;
+		fail.status = STATUS_PEER_DIED;
+		fail.text = (char *)(uintptr_t)text;
+		fail.rank = (int32_t)rank;
+		fail.died = true;
+		fail.completed = completed;
+		communicator_send(c, PEER_MSG_COMM_FAIL, &fail.base);
+	} else {
+		leave.uid.data = c->uid;
+		leave.uid.len = UID_SIZE;
+		leave.rank = rank;
+		leave.completed = completed;
+		communicator_send(c, PEER_MSG_COMM_LEAVE, &leave.base);
+	}
+}
+
+/* See comm.h. */
+void communicator_doom(struct communicator *c, uint32_t rank, bool died, uint64_t completed,
+		       const char *text, bool tell)
+{
+	struct communicator_doom *d = &c->doom;
+
+	if (c->gone[rank]) {
+		return;
+	}
+	c->gone[rank] = true;
+	if (c->status != STATUS_OK) {
+		return;
+	}
+	if (tell) {
+		communicator_tell_gone(c, rank, died, completed, text);
+	}
+	if (!d->on || completed < d->limit || (died && !d->died)) {
+		d->limit = d->on ? MIN(d->limit, completed) : completed;
+		d->rank = rank;
+		snprintf(d->text, sizeof(d->text), "%s", text);
+	}
+	if (died && !d->died) {
+		d->deadline = jobs_now(c->jobs) + DOOM_GRACE_MS;
+	}
+	d->on = true;
+	d->died = d->died || died;
+	splits_parent_gone(c, STATUS_PEER_DIED, text);
+	jobs_tick(c->jobs);
+}
+
+/* Have the local ranks, those that are still here, completed what they have posted? */
+static bool communicator_quiet(const struct communicator *c, bool *ret_beyond)
+{
+	uint64_t completed = counter_get(&c->view->completed);
+	bool quiet = true;
+
+	*ret_beyond = false;
+	for (uint32_t i = 0; i < c->nlocal; i++) {
+		uint64_t posted = counter_get(&c->view->ranks[i].posted);
+
+		if (!c->locals[i] || c->locals[i]->state != MEMBER_READY) {
+			continue;
+		}
+		quiet = quiet && posted == completed;
+		*ret_beyond = *ret_beyond || posted > c->doom.limit;
+	}
+	return quiet;
+}
+
+static void communicator_tick(struct communicator *c, uint64_t now)
+{
+	struct communicator_doom *d = &c->doom;
+	bool beyond, quiet;
+
+	if (!d->on || c->status != STATUS_OK || c->state != COMMUNICATOR_READY) {
+		return;
+	}
+	quiet = communicator_quiet(c, &beyond);
+	if (beyond || (d->died && (quiet || now >= d->deadline))) {
+		/* The other hosts know of the doom, and best when their own operations have ended. */
+		communicator_fail(c, 0, STATUS_PEER_DIED, d->text);
+		return;
+	}
+	jobs_tick(c->jobs);
+}
+
+void communicators_tick(struct jobs *jobs, uint64_t now)
+{
+	size_t iter = 0;
+	struct communicator *c;
+
+	/* Usable ones fail without going away, so the map does not change under us. */
+	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
+		communicator_tick(c, now);
+	}
+}
+
+/* ---- links -------------------------------------------------------------------------------- */
+
+/* Refusing may remove communicators: each round takes one that has not been looked at. */
+static struct communicator *communicators_linking(struct jobs *jobs, const struct hostlink *l)
+{
+	size_t iter = 0;
+	struct communicator *c;
+
+	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
+		for (uint32_t h = 0; c->state == COMMUNICATOR_LINKING && h < c->nhosts; h++) {
+			if (c->links[h] == l) {
+				return c;
+			}
+		}
+	}
+	return NULL;
+}
+
+void communicators_link_up(struct jobs *jobs, struct hostlink *l)
+{
+	struct communicator *c;
+	size_t iter = 0;
+
+	if (!hostlink_is_up(l)) {
+		while ((c = communicators_linking(jobs, l)) != NULL) {
+			communicator_fail(c, COMMUNICATOR_TELL, STATUS_UNREACHABLE,
+					  "a host's link came up without data connections");
+		}
+		return;
+	}
+	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
+		if (c->state == COMMUNICATOR_LINKING && !communicator_link_check(c)) {
+			iter = 0; /* the map may have changed */
+		}
+	}
+}
+
+static void communicator_host_text(const struct communicator *c, uint32_t host, char *buf,
+				   size_t size)
+{
+	const uint32_t *ranks = &c->layout->by_host[c->layout->host_first[host]];
+	uint32_t n = coll_nlocal(c->layout, host);
+
+	if (n == 1) {
+		snprintf(buf, size, "host %s (rank %" PRIu32 ")", c->plan->hosts[host]->name,
+			 ranks[0]);
+	} else if (ranks[n - 1] - ranks[0] == n - 1) {
+		snprintf(buf, size, "host %s (ranks %" PRIu32 " to %" PRIu32 ")",
+			 c->plan->hosts[host]->name, ranks[0], ranks[n - 1]);
+	} else {
+		snprintf(buf, size, "host %s (%" PRIu32 " ranks, %" PRIu32 " the first of them)",
+			 c->plan->hosts[host]->name, n, ranks[0]);
+	}
+}
+
+/* Return: it needs the host still. */
+static bool communicator_needs(const struct communicator *c, uint32_t host)
+{
+	for (uint32_t r = c->layout->host_first[host]; r < c->layout->host_first[host + 1]; r++) {
+		if (!c->gone[c->layout->by_host[r]]) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Return: true when something was done, so that the map may have changed. */
+static bool communicator_link_down(struct communicator *c, struct hostlink *l, enum status status,
+				   const char *reason)
+{
+	char host[256], text[LIMIT_ERROR_TEXT];
+	bool used = c->root == l;
+
+	if (c->root == l) {
+		c->root = NULL;
+		if (c->status == STATUS_OK) {
+			communicator_fail(c, COMMUNICATOR_TELL, status, reason);
+			return true;
+		}
+	}
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		if (c->links[h] != l) {
+			continue;
+		}
+		used = true;
+		c->links[h] = NULL;
+		if (c->status != STATUS_OK || !communicator_needs(c, h)) {
+			continue;
+		}
+		communicator_host_text(c, h, host, sizeof(host));
+		snprintf(text, sizeof(text), "%s is lost: %s", host, reason);
+		/* A host that stops in order is as lost to us as one that dies. */
+		communicator_fail(c, COMMUNICATOR_TELL,
+				  c->state == COMMUNICATOR_READY ? STATUS_PEER_DIED : status, text);
+		return true;
+	}
+	return used;
+}
+
+void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status status,
+			     const char *reason)
+{
+	struct communicator *c;
+	size_t iter = 0;
+
+	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
+		if (communicator_link_down(c, l, status, reason)) {
+			iter = 0;
+		}
+	}
+}
+
+/* ---- what others want to know ------------------------------------------------------------- */
+
+void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size)
+{
+	const Rocecomm__Peer__RankPlace *place = c->plan->ranks[rank];
+
+	snprintf(buf, size, "rank %" PRIu32 " (host %s, pid %" PRIu32 "%s%s)", rank,
+		 c->plan->hosts[place->host]->name, place->pid, place->client[0] ? ", " : "",
+		 place->client);
+}
+
+bool communicator_waits(const struct communicator *c, uint64_t *ret_ms)
+{
+	uint64_t since = counter_get(&c->view->wait_since_ns);
+
+	if (since == 0 || c->state != COMMUNICATOR_READY) {
+		return false;
+	}
+	*ret_ms = clock_elapsed(clock_monotonic(), since) / CLOCK_NS_PER_MS;
+	return true;
+}
+
+void communicator_when_settled(struct communicator *c, struct communicator_wait *wait)
+{
+	if (c->settling) {
+		list_append(&c->waits, &wait->link);
+	} else {
+		list_init(&wait->link);
+		wait->settled(wait);
+	}
+}
+
+void communicator_settled(struct communicator *c)
+{
+	c->settling = false;
+	while (!list_empty(&c->waits)) {
+		struct communicator_wait *wait =
+			container_of(list_first(&c->waits), struct communicator_wait, link);
+
+		list_remove(&wait->link);
+		wait->settled(wait);
+	}
+}

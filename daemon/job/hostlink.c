@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Host link: implementation
+ *
+ * Thread: control      Owns: see hostlink.h      Locks: none
+ */
+#include "job/hostlink.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base.h"
+#include "util/log.h"
+
+struct hostlink *hostlink_of(struct jobs *jobs, struct peer *peer)
+{
+	struct hostlink *l = peer_user(peer);
+
+	if (l) {
+		return l;
+	}
+	l = calloc(1, sizeof(*l));
+	if (!l) {
+		return NULL;
+	}
+	l->jobs = jobs;
+	l->peer = peer;
+	list_append(&jobs->links, &l->link);
+	peer_set_user(peer, l);
+	return l;
+}
+
+static void hostlink_engine_gone(void *arg)
+{
+	free(arg);
+}
+
+void hostlink_drop(struct hostlink *l)
+{
+	peer_set_user(l->peer, NULL);
+	l->peer = NULL;
+	list_remove(&l->link);
+	if (l->engine && !l->jobs->stopped) {
+		engine_peer_remove(l->jobs->engine, l->engine, hostlink_engine_gone, l);
+	} else {
+		free(l);
+	}
+}
+
+int hostlink_stream(struct hostlink *l, int fd)
+{
+	int r;
+
+	if (!l->engine) {
+		r = engine_peer_add(l->jobs->engine, l, &l->engine);
+		if (r < 0) {
+			base_close(fd);
+			return err_trace(r);
+		}
+	}
+	return err_trace(engine_peer_stream(l->jobs->engine, l->engine, fd));
+}
+
+/* See hostlink.h. */
+int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct hostlink **ret)
+{
+	struct peer_host where = {
+		.name = host->name[0] ? host->name : NULL,
+		.addresses = (const char *const *)host->addresses,
+		.naddresses = MIN(host->n_addresses, (size_t)PEER_MAX_ADDRESSES),
+		.port = (uint16_t)host->port,
+	};
+	struct peer *peer;
+	int r;
+
+	if (host->host_id.len == PEER_HOST_ID) {
+		memcpy(where.host_id, host->host_id.data, PEER_HOST_ID);
+	}
+	r = peers_connect(jobs->peers, &where, &peer);
+	if (r < 0) {
+		return r;
+	}
+	*ret = hostlink_of(jobs, peer);
+	return *ret ? 0 : err_origin(-ENOMEM);
+}
+
+void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *msg)
+{
+	int r;
+
+	if (!l || !l->peer) {
+		return;
+	}
+	r = peer_send(l->peer, type, msg);
+	if (r < 0) {
+		log_warn("message %u to host %s is not sent: %s", type, peer_name(l->peer),
+			 strerror(-r));
+	}
+}
+
+bool hostlink_is_up(const struct hostlink *l)
+{
+	return l->peer && peer_is_up(l->peer) && l->engine && !l->broken;
+}

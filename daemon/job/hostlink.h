@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Host link: what this layer keeps of a peer, and its data connections in the engine
+ *
+ * Lives exactly as long as its struct peer is known; when the peer goes, whoever holds the link is
+ * told first (jobs.c) and lets go of it.
+ *
+ * Thread: control      Owns: the engine's peer      Locks: none
+ */
+#ifndef ROCECOMM_JOB_HOSTLINK_H
+#define ROCECOMM_JOB_HOSTLINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "job/jobs.h"
+
+struct hostlink {
+	struct list link; /* jobs.links */
+	struct jobs *jobs;
+	struct peer *peer;
+	struct engine_peer *engine; /* NULL until the first data connection */
+	bool broken;		    /* its data connections are lost */
+};
+
+/* The link of a peer, made when there is none. NULL: no memory. */
+struct hostlink *hostlink_of(struct jobs *jobs, struct peer *peer);
+/* The peer goes. */
+void hostlink_drop(struct hostlink *l);
+/* Return: 0 or negative errno; the stream's fd is consumed. */
+int hostlink_stream(struct hostlink *l, int fd);
+/* Connects to a host, or finds the link to it. Return: 0, or negative errno. */
+int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct hostlink **ret);
+/* Sends; a link that cannot take it goes down by itself. @l: NULL allowed: nothing is sent. */
+void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *msg);
+bool hostlink_is_up(const struct hostlink *l);
+
+#endif

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Jobs: the root object, and where events are handed on
+ *
+ * Messages of other daemons are unpacked here and go to the file that their subject lives in. A
+ * message that cannot be unpacked is dropped with a line in the log; the link stays.
+ *
+ * Thread: control      Owns: see jobs.h      Locks: none
+ */
+#include "job/jobs.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "job/bootstrap.h"
+#include "job/comm.h"
+#include "job/failure.h"
+#include "job/formation.h"
+#include "job/hostlink.h"
+#include "job/member.h"
+#include "job/prepare.h"
+#include "job/split.h"
+#include "job/survey.h"
+#include "proto/base.h"
+#include "proto/msg.h"
+#include "util/log.h"
+
+static int jobs_self(struct jobs *jobs, const struct jobs_options *options)
+{
+	Rocecomm__Peer__Host *self = &jobs->self;
+
+	rocecomm__peer__host__init(self);
+	self->host_id.data = malloc(PEER_HOST_ID);
+	self->addresses = calloc(options->naddresses + 1, sizeof(char *));
+	self->name = strdup(options->host);
+	if (!self->host_id.data || !self->addresses || !self->name) {
+		return err_origin(-ENOMEM);
+	}
+	memcpy(self->host_id.data, options->host_id, PEER_HOST_ID);
+	self->host_id.len = PEER_HOST_ID;
+	if (strlen(self->name) >= LIMIT_NAME) {
+		self->name[LIMIT_NAME - 1] = '\0';
+	}
+	for (size_t i = 0; i < options->naddresses && i < PEER_MAX_ADDRESSES; i++) {
+		self->addresses[i] = strdup(options->addresses[i]);
+		if (!self->addresses[i]) {
+			return err_origin(-ENOMEM);
+		}
+		self->n_addresses++;
+	}
+	return 0;
+}
+
+static void jobs_on_tick(uv_timer_t *timer);
+
+/* See jobs.h. */
+int jobs_new(const struct jobs_options *options, struct jobs **ret)
+{
+	struct jobs *jobs = calloc(1, sizeof(*jobs));
+	char err[256];
+	int r;
+
+	if (!jobs) {
+		return err_origin(-ENOMEM);
+	}
+	jobs->loop = options->loop;
+	jobs->engine = options->engine;
+	jobs->config = options->config;
+	hashmap_init(&jobs->comms);
+	hashmap_init(&jobs->rendezvous);
+	list_init(&jobs->joining);
+	list_init(&jobs->ending);
+	list_init(&jobs->formations);
+	list_init(&jobs->splits);
+	list_init(&jobs->surveys);
+	list_init(&jobs->links);
+	r = jobs_self(jobs, options);
+	if (r == 0) {
+		r = coll_tuning_parse(&jobs->tuning, jobs->config->algorithms, err, sizeof(err));
+		if (r < 0) {
+			log_error("peer.algorithms: %s", err);
+		}
+	}
+	if (r < 0) {
+		jobs_free(jobs);
+		return err_trace(r);
+	}
+	uv_timer_init(jobs->loop, &jobs->tick);
+	uv_timer_init(jobs->loop, &jobs->soon);
+	*ret = jobs;
+	return 0;
+}
+
+void jobs_set_peers(struct jobs *jobs, struct peers *peers)
+{
+	jobs->peers = peers;
+	jobs->self.port = peers_port(peers);
+}
+
+void jobs_engine_stopped(struct jobs *jobs)
+{
+	jobs->stopped = true;
+}
+
+static void jobs_on_closed(uv_handle_t *handle)
+{
+	struct jobs *jobs = handle->data;
+
+	if (--jobs->closing == 0) {
+		jobs->closed(jobs->closed_arg);
+	}
+}
+
+void jobs_close(struct jobs *jobs, void (*closed)(void *arg), void *arg)
+{
+	jobs->closed = closed;
+	jobs->closed_arg = arg;
+	rendezvous_drop_all(jobs);
+	formations_drop_all(jobs);
+	splits_drop_all(jobs);
+	surveys_drop_all(jobs);
+	jobs->closing = 2;
+	jobs->tick.data = jobs;
+	jobs->soon.data = jobs;
+	uv_close((uv_handle_t *)&jobs->tick, jobs_on_closed);
+	uv_close((uv_handle_t *)&jobs->soon, jobs_on_closed);
+}
+
+struct jobs *jobs_free(struct jobs *jobs)
+{
+	if (!jobs) {
+		return NULL;
+	}
+	assert(list_empty(&jobs->joining));
+	assert(hashmap_count(&jobs->comms) == 0);
+	while (!list_empty(&jobs->links)) {
+		hostlink_drop(container_of(list_first(&jobs->links), struct hostlink, link));
+	}
+	hashmap_deinit(&jobs->comms);
+	hashmap_deinit(&jobs->rendezvous);
+	for (size_t i = 0; i < jobs->self.n_addresses; i++) {
+		free(jobs->self.addresses[i]);
+	}
+	free(jobs->self.addresses);
+	free(jobs->self.host_id.data);
+	if (jobs->self.name != protobuf_c_empty_string) {
+		free(jobs->self.name);
+	}
+	free(jobs);
+	return NULL;
+}
+
+int jobs_unique_id(struct jobs *jobs, uint8_t ret[LIMIT_UNIQUE_ID])
+{
+	uint8_t uid[UID_SIZE];
+	int r;
+
+	r = uid_random(uid);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	return err_trace(uniqueid_encode(uid, &jobs->self, ret));
+}
+
+bool jobs_id_used(const struct jobs *jobs, const uint8_t uid[UID_SIZE])
+{
+	static const uint8_t none[UID_SIZE];
+
+	for (uint32_t i = 0; i < JOBS_USED_IDS; i++) {
+		if (memcmp(jobs->used[i], uid, UID_SIZE) == 0) {
+			return memcmp(uid, none, UID_SIZE) != 0;
+		}
+	}
+	return false;
+}
+
+void jobs_id_use(struct jobs *jobs, const uint8_t uid[UID_SIZE])
+{
+	memcpy(jobs->used[jobs->next_used], uid, UID_SIZE);
+	jobs->next_used = (jobs->next_used + 1) % JOBS_USED_IDS;
+}
+
+/* ---- time --------------------------------------------------------------------------------- */
+
+uint64_t jobs_now(const struct jobs *jobs)
+{
+	return uv_now(jobs->loop);
+}
+
+void jobs_tick(struct jobs *jobs)
+{
+	if (!jobs->ticking && !jobs->closed) {
+		jobs->ticking = true;
+		uv_timer_start(&jobs->tick, jobs_on_tick, JOBS_TICK_MS, 0);
+	}
+}
+
+static void jobs_on_soon(uv_timer_t *timer)
+{
+	formations_run(container_of(timer, struct jobs, soon));
+}
+
+void jobs_soon(struct jobs *jobs)
+{
+	if (!jobs->closed) {
+		uv_timer_start(&jobs->soon, jobs_on_soon, 0, 0);
+	}
+}
+
+/* Whoever still has something that may time out calls jobs_tick() again. */
+static void jobs_on_tick(uv_timer_t *timer)
+{
+	struct jobs *jobs = container_of(timer, struct jobs, tick);
+	uint64_t now = jobs_now(jobs);
+
+	jobs->ticking = false;
+	rendezvous_tick(jobs, now);
+	formations_tick(jobs, now);
+	splits_tick(jobs, now);
+	surveys_tick(jobs, now);
+	members_tick(jobs, now);
+	communicators_tick(jobs, now);
+}
+
+/* ---- events of the engine ----------------------------------------------------------------- */
+
+void jobs_comm_failed(struct jobs *jobs, void *comm_user, const struct engine_failure *failure)
+{
+	failure_from_engine(comm_user, failure);
+}
+
+void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *reason)
+{
+	struct hostlink *l = peer_user;
+	char text[LIMIT_ERROR_TEXT];
+
+	if (!l->peer || l->broken) {
+		return;
+	}
+	l->broken = true;
+	snprintf(text, sizeof(text), "the data connections to host %s are lost: %s",
+		 peer_name(l->peer), reason ? reason : strerror(error < 0 ? -error : error));
+	log_warn("%s", text);
+	communicators_link_down(jobs, l, STATUS_PEER_DIED, text);
+}
+
+/* ---- events of peers ---------------------------------------------------------------------- */
+
+static void jobs_on_up(void *arg, struct peer *peer)
+{
+	struct jobs *jobs = arg;
+	struct hostlink *l = hostlink_of(jobs, peer);
+
+	if (l) {
+		communicators_link_up(jobs, l);
+	}
+}
+
+static void jobs_on_down(void *arg, struct peer *peer, enum status status, const char *reason)
+{
+	struct jobs *jobs = arg;
+	struct hostlink *l = peer_user(peer);
+
+	if (!l) {
+		return;
+	}
+	l->broken = true;
+	surveys_link_down(jobs, l);
+	members_root_down(jobs, l, status, reason);
+	rendezvous_link_down(jobs, l, reason);
+	formations_link_down(jobs, l, reason);
+	communicators_link_down(jobs, l, status, reason);
+	hostlink_drop(l);
+}
+
+static void jobs_on_stream(void *arg, struct peer *peer, int fd, unsigned int index)
+{
+	struct hostlink *l = hostlink_of(arg, peer);
+	int r;
+
+	if (!l) {
+		base_close(fd);
+		return;
+	}
+	r = hostlink_stream(l, fd);
+	if (r < 0) {
+		log_error("data connection %u of host %s cannot be used: %s", index,
+			  peer_name(peer), strerror(-r));
+	}
+}
+
+static void jobs_on_merged(void *arg, struct peer *from, struct peer *into)
+{
+	struct jobs *jobs = arg;
+	struct hostlink *l = peer_user(from);
+	struct hostlink *other;
+
+	if (!l) {
+		return;
+	}
+	other = hostlink_of(jobs, into);
+	if (other) {
+		members_root_merged(jobs, l, other);
+	} else {
+		members_root_down(jobs, l, STATUS_NO_MEMORY, "the daemon has no memory");
+	}
+	hostlink_drop(l);
+}
+
+/* @msg: unpacked; the handler that takes it returns true. */
+typedef bool (*jobs_message_fn)(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg);
+
+static const struct jobs_message {
+	const ProtobufCMessageDescriptor *descriptor;
+	jobs_message_fn handle;
+} jobs_messages[PEER_MSG_COUNT_] = {
+	[PEER_MSG_JOIN] = {&rocecomm__peer__join__descriptor, rendezvous_on_join},
+	[PEER_MSG_COMM_PREPARE] = {&rocecomm__peer__comm_prepare__descriptor, prepare_on_prepare},
+	[PEER_MSG_COMM_PREPARED] = {&rocecomm__peer__comm_prepared__descriptor,
+				    formation_on_prepared},
+	[PEER_MSG_COMM_GO] = {&rocecomm__peer__comm_go__descriptor, prepare_on_go},
+	[PEER_MSG_COMM_FAIL] = {&rocecomm__peer__comm_fail__descriptor, failure_on_fail},
+	[PEER_MSG_COMM_LEAVE] = {&rocecomm__peer__comm_leave__descriptor, failure_on_leave},
+	[PEER_MSG_SPLIT] = {&rocecomm__peer__split__descriptor, split_on_split},
+	[PEER_MSG_STATUS_QUERY] = {&rocecomm__peer__status_query__descriptor, survey_on_query},
+	[PEER_MSG_STATUS_ANSWER] = {&rocecomm__peer__status_answer__descriptor, survey_on_answer},
+};
+
+static void jobs_on_message(void *arg, struct peer *peer, uint16_t type, const uint8_t *body,
+			    size_t size)
+{
+	struct jobs *jobs = arg;
+	struct hostlink *l = hostlink_of(jobs, peer);
+	ProtobufCMessage *msg;
+
+	if (type >= PEER_MSG_COUNT_ || !jobs_messages[type].handle) {
+		log_debug("host %s sent message type %u, which this version does not know",
+			  peer_name(peer), type);
+		return;
+	}
+	msg = protobuf_c_message_unpack(jobs_messages[type].descriptor, NULL, size, body);
+	if (!l || !msg) {
+		log_warn("message type %u of host %s is dropped: %s", type, peer_name(peer),
+			 l ? "it cannot be decoded" : "no memory");
+		if (msg) {
+			protobuf_c_message_free_unpacked(msg, NULL);
+		}
+		return;
+	}
+	if (!jobs_messages[type].handle(jobs, l, msg)) {
+		protobuf_c_message_free_unpacked(msg, NULL);
+	}
+}
+
+const struct peers_events jobs_peers_events = {
+	.up = jobs_on_up,
+	.down = jobs_on_down,
+	.message = jobs_on_message,
+	.stream = jobs_on_stream,
+	.merged = jobs_on_merged,
+};
