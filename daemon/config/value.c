@@ -348,7 +348,11 @@ static void format_size(uint64_t v, char *buf, size_t size)
 		v /= 1024;
 		i++;
 	}
-	snprintf(buf, size, "%" PRIu64 "%.*s", v, i > 0, i > 0 ? &suffixes[i - 1] : "");
+	if (i == 0) {
+		snprintf(buf, size, "%" PRIu64, v);
+	} else {
+		snprintf(buf, size, "%" PRIu64 "%c", v, suffixes[i - 1]);
+	}
 }
 
 /* See value.h. */
