@@ -181,6 +181,9 @@ struct op *comm_op(struct engine_comm *c, uint32_t seq);
 /* Compares a peer's signature with ours; fails the communicator when they differ. */
 bool comm_check_signature(struct op *op, uint32_t host, const struct engine_signature *theirs);
 
+/* Fills in the memory of a post. Return: NULL, or what is wrong with it. */
+const char *post_fill(struct engine_comm *c, uint32_t local, const struct shm_desc *d,
+		      struct post *post);
 /* Memory overlap with what this rank posted before @post and is not complete. */
 bool post_conflicts(const struct engine_rank *rank, const struct post *post);
 void post_complete(struct engine_comm *c, uint32_t local, struct post *post, enum status status,

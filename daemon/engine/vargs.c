@@ -194,6 +194,62 @@ int vargs_load(struct op *op, struct vargs **ret, uint32_t *ret_local, const cha
 	return 0;
 }
 
+/* Where the last of the blocks ends, in elements. @displs: NULL: one behind the other. */
+static uint64_t blocks_end(const uint8_t *counts, const uint8_t *displs, uint32_t n)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t count, at = end;
+
+		memcpy(&count, counts + i * sizeof(count), sizeof(count));
+		if (displs) {
+			memcpy(&at, displs + i * sizeof(at), sizeof(at));
+		}
+		if (__builtin_add_overflow(at, count, &at)) {
+			return UINT64_MAX;
+		}
+		end = count ? MAX(end, at) : end;
+	}
+	return end;
+}
+
+void vargs_extent(struct post *post, const struct engine_signature *sig, uint32_t rank,
+		  uint32_t nranks)
+{
+	size_t size = nranks * sizeof(uint64_t);
+	uint64_t limit_in = post->in_len, limit_out = post->out_len;
+	uint64_t in = post->count, out = post->count;
+	uint64_t esize = dtype_size(sig->dtype);
+	uint64_t own = 0;
+
+	if (post->args) {
+		memcpy(&own, post->args + rank * sizeof(own), sizeof(own));
+	}
+	switch (sig->kind) {
+	case COLL_ALLGATHERV:
+		in = own;
+		out = blocks_end(post->args, post->args + size, nranks);
+		break;
+	case COLL_REDUCE_SCATTERV:
+		in = blocks_end(post->args, NULL, nranks);
+		out = own;
+		break;
+	case COLL_ALLTOALLV:
+		in = blocks_end(post->args, post->args + size, nranks);
+		out = blocks_end(post->args + 2 * size, post->args + 3 * size, nranks);
+		break;
+	case COLL_GATHERV:
+		out = post->args ? blocks_end(post->args, post->args + size, nranks) : 0;
+		break;
+	default: /* COLL_SCATTERV */
+		in = post->args ? blocks_end(post->args, post->args + size, nranks) : 0;
+		break;
+	}
+	post->in_len = in > limit_in / esize ? limit_in : in * esize;
+	post->out_len = out > limit_out / esize ? limit_out : out * esize;
+}
+
 uint64_t vargs_length(const struct op_ctx *ctx, const struct plan_piece *piece)
 {
 	const struct vargs *v = ctx->vargs;

@@ -24,6 +24,14 @@ enum { VARGS_E_LATER = 1, VARGS_E_INVALID = 2 };
  */
 int vargs_load(struct op *op, struct vargs **ret, uint32_t *ret_local, const char **ret_reason);
 
+/*
+ * Narrows in_len and out_len of a v-variant's post to what its arrays say, so that it conflicts
+ * with nothing else. Reads the client's memory: a client that changes it later only disorders
+ * itself, since vargs_load() validates its own copy.
+ */
+void vargs_extent(struct post *post, const struct engine_signature *sig, uint32_t rank,
+		  uint32_t nranks);
+
 /* Elements of the block that a piece lies in, and where block @block of a side begins. */
 uint64_t vargs_length(const struct op_ctx *ctx, const struct plan_piece *piece);
 uint64_t vargs_displacement(const struct op_ctx *ctx, uint8_t space, uint32_t lrank,
