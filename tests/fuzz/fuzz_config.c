@@ -30,13 +30,17 @@ static void check_round_trip(const struct config *c)
 	struct config_item item;
 
 	for (size_t i = 0; config_item(c, i, &item) == 0; i++) {
-		/* Large enough for every type, and a valid value of each: all zero. */
-		struct value_list again = {0};
+		/* All zero is a valid value of each type. */
+		union {
+			struct value_list list;
+			struct value_group group;
+			uint64_t number;
+		} again = {0};
 		char err[256];
 
 		fuzz_check(value_parse(item.key, item.value, &again, err, sizeof(err)) == 0);
 		if (item.key->type == VALUE_GROUP) {
-			((struct value_group *)&again)->gid = -1;
+			again.group.gid = -1;
 		}
 		fuzz_check(value_equal(item.key, value_of(c, i), &again));
 		value_free(item.key, &again);

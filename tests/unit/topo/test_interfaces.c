@@ -53,8 +53,9 @@ Test(interfaces, default_rule)
 
 Test(interfaces, patterns)
 {
-	struct value_list only = {.items = (char *[]){"ens*", "docker0"}, .count = 2};
-	struct value_list but = {.items = (char *[]){"!ens1"}, .count = 1};
+	struct value_list only = {.items = (char **)(const char *[]){"ens*", "docker0"},
+				  .count = 2};
+	struct value_list but = {.items = (char **)(const char *[]){"!ens1"}, .count = 1};
 
 	cr_assert_null(judge("ens1", UP, "10.0.0.1", &only, &none));
 	cr_assert_null(judge("docker0", UP, "172.17.0.1", &only, &none));
@@ -69,8 +70,9 @@ Test(interfaces, patterns)
 
 Test(interfaces, listen)
 {
-	struct value_list listen = {.items = (char *[]){"10.0.0.1", "fd00:0::1"}, .count = 2};
-	struct value_list any = {.items = (char *[]){"0.0.0.0"}, .count = 1};
+	struct value_list listen = {.items = (char **)(const char *[]){"10.0.0.1", "fd00:0::1"},
+				    .count = 2};
+	struct value_list any = {.items = (char **)(const char *[]){"0.0.0.0"}, .count = 1};
 
 	cr_assert_null(judge("eth0", UP, "10.0.0.1", &none, &listen));
 	cr_assert_null(judge("eth0", UP, "fd00::1", &none, &listen));
