@@ -60,10 +60,10 @@ static inline struct list *list_first(struct list *head)
 	return list_empty(head) ? NULL : head->next;
 }
 
-#define list_for_each(pos, head)                                                                   \
+#define list_for_each(pos, head) \
 	for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
-#define list_for_each_safe(pos, head)                                                              \
-	for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);              \
+#define list_for_each_safe(pos, head)                                                 \
+	for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head); \
 	     pos = pos##_next, pos##_next = pos->next)
 
 #endif

@@ -35,11 +35,11 @@ void log_write(enum log_level level, const struct log_fields *fields, const char
 #define log_error(...) log_write(LOG_LEVEL_ERROR, NULL, __VA_ARGS__)
 #define log_warn(...) log_write(LOG_LEVEL_WARN, NULL, __VA_ARGS__)
 #define log_info(...) log_write(LOG_LEVEL_INFO, NULL, __VA_ARGS__)
-#define log_debug(...)                                                                             \
-	do {                                                                                       \
-		if (log_enabled(LOG_LEVEL_DEBUG)) {                                                \
-			log_write(LOG_LEVEL_DEBUG, NULL, __VA_ARGS__);                             \
-		}                                                                                  \
+#define log_debug(...)                                                 \
+	do {                                                           \
+		if (log_enabled(LOG_LEVEL_DEBUG)) {                    \
+			log_write(LOG_LEVEL_DEBUG, NULL, __VA_ARGS__); \
+		}                                                      \
 	} while (0)
 
 /* Lets a line through at most once in @interval_ms; *state starts as 0. */
