@@ -14,6 +14,8 @@
  * afterwards. No call blocks, looks up a name, or calls an event before it returns (peers_stop()
  * does: it tells `down` for every peer).
  *
+ * The program must ignore SIGPIPE: libuv writes to sockets with write().
+ *
  * Thread: control      Owns: sockets, TLS state, peers      Locks: none      See: PROTOCOL.md §7
  */
 #ifndef ROCECOMM_JOB_PEERS_H

@@ -2,248 +2,21 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Tests of peers: two daemons' ends of a link, in one loop, over loopback
+ * Tests of peers: two daemons that mean well, over loopback
  *
  * Thread: any      Owns: nothing      Locks: none
  */
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <openssl/ssl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
+#include <netinet/in.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <uv.h>
+#include <unistd.h>
 
-#include "job/datahello.h"
-#include "job/peers.h"
-#include "peer.pb-c.h"
+#include "peers_fixture.h"
 #include "proto/base.h"
-#include "proto/hello.h"
-#include "proto/msg.h"
 #include "util/log.h"
 
-#define STREAMS 3
-#define MAX_FDS 16
-
-/* One daemon. */
-struct side {
-	struct peers *peers;
-	struct peer *peer;
-	int ups, downs, messages, merges, closed;
-	enum status status;
-	char reason[1024];
-	char body[64];
-	int fd[MAX_FDS];
-	unsigned int nfds;
-	bool echo; /* answers the first message */
-};
-
-static uv_loop_t loop;
-
-static void on_up(void *arg, struct peer *peer)
-{
-	struct side *s = arg;
-
-	cr_assert(s->merges || !s->peer || s->peer == peer);
-	cr_assert_eq(s->nfds % STREAMS, 0);
-	s->peer = peer;
-	s->ups++;
-}
-
-static void on_down(void *arg, struct peer *peer, enum status status, const char *reason)
-{
-	struct side *s = arg;
-
-	s->downs++;
-	s->status = status;
-	s->peer = NULL;
-	snprintf(s->reason, sizeof(s->reason), "%s", reason);
-}
-
-static void on_message(void *arg, struct peer *peer, uint16_t type, const uint8_t *body,
-		       size_t size)
-{
-	struct side *s = arg;
-	Rocecomm__Peer__CommGo *go;
-
-	cr_assert_gt(s->ups, 0, "a message before up");
-	cr_assert_eq(type, PEER_MSG_COMM_GO);
-	go = rocecomm__peer__comm_go__unpack(NULL, size, body);
-	cr_assert(go && go->uid.len < sizeof(s->body));
-	memcpy(s->body, go->uid.data, go->uid.len);
-	rocecomm__peer__comm_go__free_unpacked(go, NULL);
-	s->messages++;
-}
-
-static void on_stream(void *arg, struct peer *peer, int fd, unsigned int index)
-{
-	struct side *s = arg;
-
-	cr_assert_lt(index, STREAMS);
-	cr_assert_lt(s->nfds, MAX_FDS);
-	s->fd[(s->nfds / STREAMS) * STREAMS + index] = fd;
-	s->nfds++;
-}
-
-static void on_merged(void *arg, struct peer *from, struct peer *into)
-{
-	struct side *s = arg;
-
-	s->merges++;
-	s->peer = into;
-}
-
-static const struct peers_events events = {
-	.up = on_up,
-	.down = on_down,
-	.message = on_message,
-	.stream = on_stream,
-	.merged = on_merged,
-};
-
-/* Options of a side; tests change what they are about. */
-static struct peers_options options(uint8_t id, const char *name)
-{
-	struct peers_options o = {
-		.name = name,
-		.version = "1",
-		.streams = STREAMS,
-		.heartbeat_ms = 50,
-		.peer_timeout_ms = 400,
-		.connect_timeout_ms = 2000,
-	};
-
-	memset(o.host_id, id, sizeof(o.host_id));
-	return o;
-}
-
-static void side_open(struct side *s, const struct peers_options *o)
-{
-	memset(s, 0, sizeof(*s));
-	cr_assert_eq(peers_new(&loop, o, &events, s, &s->peers), 0);
-}
-
-static void on_tick(uv_timer_t *timer)
-{
-}
-
-/* Runs the loop until *what reaches @value, or for @ms. */
-static bool run_until(const int *what, int value, unsigned int ms)
-{
-	uint64_t end = uv_hrtime() / 1000000 + ms;
-	uv_timer_t tick;
-
-	uv_timer_init(&loop, &tick);
-	uv_timer_start(&tick, on_tick, 5, 5);
-	while (*what < value && uv_hrtime() / 1000000 < end) {
-		uv_run(&loop, UV_RUN_ONCE);
-	}
-	uv_close((uv_handle_t *)&tick, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
-	return *what >= value;
-}
-
-static void run_for(unsigned int ms)
-{
-	const int never = 0;
-
-	run_until(&never, 1, ms);
-}
-
-static void on_closed(void *arg)
-{
-	struct side *s = arg;
-
-	s->closed++;
-}
-
-static void side_close(struct side *s)
-{
-	peers_close(s->peers, on_closed, s);
-	cr_assert(run_until(&s->closed, 1, 2000), "something stays in the loop");
-	s->peers = peers_free(s->peers);
-	for (unsigned int i = 0; i < MAX_FDS; i++) {
-		if (i < s->nfds) {
-			close(s->fd[i]);
-		}
-	}
-}
-
-static void setup(void)
-{
-	log_open(LOG_LEVEL_ERROR);
-	uv_loop_init(&loop);
-}
-
-static void teardown(void)
-{
-	cr_assert_eq(uv_loop_close(&loop), 0, "a handle is left");
-}
-
-TestSuite(peers, .init = setup, .fini = teardown, .timeout = 60);
-
-/* Asks @from for a link to @to at these addresses. */
-static void dial(struct side *from, struct side *to, const uint8_t *id, const char *const *texts,
-		 size_t n)
-{
-	struct peer_host host = {
-		.name = "the-other",
-		.addresses = texts,
-		.naddresses = n,
-		.port = peers_port(to->peers),
-	};
-
-	if (id) {
-		memcpy(host.host_id, id, sizeof(host.host_id));
-	}
-	cr_assert_eq(peers_connect(from->peers, &host, &from->peer), 0);
-	cr_assert_eq(from->ups + from->downs, 0, "an event before the call returned");
-}
-
-static const char *const v4[] = {"127.0.0.1"}, *const v6[] = {"::1"};
-static const uint8_t id_a[16] = {[0 ... 15] = 0xa1}, id_b[16] = {[0 ... 15] = 0xb2};
-
-static void send_text(struct side *s, const char *text)
-{
-	Rocecomm__Peer__CommGo go = ROCECOMM__PEER__COMM_GO__INIT;
-
-	go.uid.data = (uint8_t *)text;
-	go.uid.len = strlen(text) + 1;
-	cr_assert_eq(peer_send(s->peer, PEER_MSG_COMM_GO, &go.base), 0);
-}
-
-/* Every stream of one side is wired to the stream of the same index of the other. */
-static void check_streams(struct side *a, struct side *b)
-{
-	cr_assert_eq(a->nfds, STREAMS);
-	cr_assert_eq(b->nfds, STREAMS);
-	for (unsigned int i = 0; i < STREAMS; i++) {
-		char text[32], got[32] = "";
-		struct pollfd p = {.fd = b->fd[i], .events = POLLIN};
-		int n = snprintf(text, sizeof(text), "stream %u", i);
-
-		cr_assert_eq(send(a->fd[i], text, (size_t)n, 0), n);
-		cr_assert_eq(poll(&p, 1, 1000), 1);
-		cr_assert_eq(recv(b->fd[i], got, sizeof(got), 0), n);
-		cr_assert_str_eq(got, text);
-	}
-}
-
-static void link_up(struct side *a, struct side *b, const char *const *texts, const uint8_t *id)
-{
-	const struct peers_options oa = options(0xa1, "alpha"), ob = options(0xb2, "beta");
-
-	side_open(a, &oa);
-	side_open(b, &ob);
-	dial(a, b, id, texts, 1);
-	cr_assert(run_until(&a->ups, 1, 2000), "%s", a->reason);
-	cr_assert(run_until(&b->ups, 1, 2000));
-}
+TestSuite(peers, .init = fixture_setup, .fini = fixture_teardown, .timeout = 60);
 
 Test(peers, connect_v4)
 {
@@ -345,17 +118,6 @@ Test(peers, both_at_once)
 	}
 }
 
-static void write_key(char *path, char digit)
-{
-	char line[65];
-	int fd = mkstemp(path);
-
-	memset(line, digit, 64);
-	line[64] = '\n';
-	cr_assert_eq(write(fd, line, sizeof(line)), (ssize_t)sizeof(line));
-	close(fd);
-}
-
 Test(peers, cluster_key)
 {
 	char one[] = "/tmp/rocecomm-one-XXXXXX", two[] = "/tmp/rocecomm-two-XXXXXX";
@@ -432,19 +194,6 @@ Test(peers, address_fallback)
 	cr_assert(strstr(peer_address(a.peer), "127.0.0.1:"));
 	side_close(&a);
 	side_close(&b);
-}
-
-/* A listener that never answers stands for an address that swallows packets. */
-static int silent_listener(const char *text, uint16_t port)
-{
-	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_port = htons(port)};
-	int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-
-	inet_pton(AF_INET, text, &sin.sin_addr);
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	cr_assert_eq(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
-	cr_assert_eq(listen(fd, 8), 0);
-	return fd;
 }
 
 Test(peers, address_fallback_silent)

@@ -254,20 +254,13 @@ static void parse_format(const char *text, const char *expect)
 	cr_assert_str_eq(buf, expect);
 }
 
+#define LONG "1234567890123456789012345678901234567890123456789012345678901234567890"
+
 Test(address, text)
 {
-	static const char *const bad[] = {"",
-					  "localhost",
-					  "10.0.0",
-					  "10.0.0.1:80",
-					  "fd00::1::2",
-					  "[fd00::1",
-					  "10.1",
-					  "::1%none0",
-					  "0x7f.1",
-					  "fe80::1%\"",
-					  "1234567890123456789012345678901234"
-					  "567890123456789012345678901234567890"};
+	static const char *const bad[] = {"",		"localhost",  "10.0.0",	  "10.0.0.1:80",
+					  "fd00::1::2", "10.1",	      "[fd00::1", "0x7f.1",
+					  "::1%none0",	"fe80::1%\"", LONG};
 	struct sockaddr_storage a;
 
 	parse_format("10.1.0.2", "10.1.0.2:7470");
