@@ -267,7 +267,11 @@ static int set_int(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) < 0 ? -errno : 0;
 }
 
-/* Only NODELAY is needed; a kernel that refuses one of the others serves as well. */
+/*
+ * Only NODELAY is needed; a kernel that refuses one of the others serves as well. NOTSENT_LOWAT
+ * keeps what is not on the wire yet in our queues, where short messages overtake it and a faster
+ * stream can take it; the buffers themselves are left to the kernel's tuning.
+ */
 static int socket_options(const struct transport *t, int fd)
 {
 	const struct transport_options *o = &t->options;
@@ -293,6 +297,7 @@ static int socket_options(const struct transport *t, int fd)
 		set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S);
 		set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_COUNT);
 	}
+	set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)MIN(2 * (uint64_t)o->fragment, INT32_MAX));
 	if (o->user_timeout_ms > 0) {
 		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)MIN(o->user_timeout_ms, INT32_MAX));
 	}

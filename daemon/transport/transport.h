@@ -75,7 +75,10 @@ struct transport_handler {
 	 */
 	int (*recv_begin)(void *arg, struct transport_peer *peer, const struct wire_header *header,
 			  struct transport_recv **ret);
-	/* Bytes [offset, offset + size) are here; fragments may come in any order. */
+	/*
+	 * Bytes [offset, offset + size) are here; fragments may come in any order, and with data
+	 * in parts. Both ends are multiples of 64, but for the end of the message.
+	 */
 	void (*fragment)(void *arg, struct transport_recv *recv, const void *data, uint64_t offset,
 			 uint64_t size);
 	/* All bytes are here. @recv belongs to the handler again. Also for zero-length messages. */
