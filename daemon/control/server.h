@@ -43,7 +43,8 @@ struct server {
 	struct server_options o;
 	struct tenants tenants;
 	uv_poll_t poll;
-	uv_timer_t retry; /* after running out of descriptors */
+	uv_timer_t retry; /* after running out of descriptors; for flushing at the end */
+	uv_timer_t reap;
 	struct list sessions; /* struct session.link */
 	unsigned int nsessions;
 	uint64_t next_session;
@@ -77,6 +78,8 @@ static inline unsigned int server_sessions(const struct server *server)
 
 /* ---- for this layer ----------------------------------------------------------------------- */
 
+/* Closes the sessions that are marked dead, from the loop. */
+void server_reap(struct server *server);
 /* A session is gone for good. */
 void server_session_gone(struct server *server);
 

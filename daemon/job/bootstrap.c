@@ -520,6 +520,15 @@ void rendezvous_tick(struct jobs *jobs, uint64_t now)
 	}
 }
 
+void rendezvous_shutdown(struct jobs *jobs, enum status status, const char *reason)
+{
+	struct rendezvous *v;
+
+	while ((v = hashmap_any(&jobs->rendezvous)) != NULL) {
+		rendezvous_fail(v, status, reason);
+	}
+}
+
 void rendezvous_drop_all(struct jobs *jobs)
 {
 	struct rendezvous *v;

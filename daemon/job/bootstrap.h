@@ -25,6 +25,8 @@ void rendezvous_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer
 void rendezvous_gone(struct jobs *jobs, const uint8_t joined[UID_SIZE], uint32_t rank,
 		     enum status status, const char *text);
 void rendezvous_link_down(struct jobs *jobs, struct hostlink *l, const char *reason);
+/* All that have joined here are told; those of other hosts, too. */
+void rendezvous_shutdown(struct jobs *jobs, enum status status, const char *reason);
 void rendezvous_tick(struct jobs *jobs, uint64_t now);
 void rendezvous_drop_all(struct jobs *jobs);
 

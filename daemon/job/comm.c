@@ -479,6 +479,19 @@ void communicators_tick(struct jobs *jobs, uint64_t now)
 	}
 }
 
+void communicators_shutdown(struct jobs *jobs, enum status status, const char *reason)
+{
+	size_t iter = 0;
+	struct communicator *c;
+
+	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
+		if (c->status == STATUS_OK) {
+			communicator_fail(c, 0, status, reason);
+			iter = 0; /* the map may have changed */
+		}
+	}
+}
+
 /* ---- links -------------------------------------------------------------------------------- */
 
 /* Refusing may remove communicators: each round takes one that has not been looked at. */
@@ -600,6 +613,32 @@ void communicator_rank_text(const struct communicator *c, uint32_t rank, char *b
 	snprintf(buf, size, "rank %" PRIu32 " (host %s, pid %" PRIu32 "%s%s)", rank,
 		 c->plan->hosts[place->host]->name, place->pid, place->client[0] ? ", " : "",
 		 place->client);
+}
+
+void communicator_path_text(const struct communicator *c, char *buf, size_t size)
+{
+	uint32_t shown = 0;
+	int n;
+
+	if (c->nhosts == 1) {
+		snprintf(buf, size, "shared memory: all ranks are on host %s",
+			 c->plan->hosts[0]->name);
+		return;
+	}
+	n = snprintf(buf, size, "tcp: %" PRIu32 " hosts; the only transport between hosts here: ",
+		     c->nhosts);
+	for (uint32_t h = 0; h < c->nhosts && n > 0 && (size_t)n < size; h++) {
+		if (!c->links[h] || shown == 4) {
+			continue;
+		}
+		n += snprintf(buf + n, size - (size_t)n, "%s%s at %s", shown ? ", " : "",
+			      c->plan->hosts[h]->name, peer_address(c->links[h]->peer));
+		shown++;
+	}
+	if (shown + 1 < c->nhosts && n > 0 && (size_t)n < size) {
+		snprintf(buf + n, size - (size_t)n, " and %" PRIu32 " more",
+			 c->nhosts - 1 - shown);
+	}
 }
 
 bool communicator_waits(const struct communicator *c, uint64_t *ret_ms)

@@ -107,6 +107,8 @@ void communicator_detach(struct communicator *c, struct member *m);
 /* A rank is gone; see above. @tell: the other hosts */
 void communicator_doom(struct communicator *c, uint32_t rank, bool died, uint64_t completed,
 		       const char *text, bool tell);
+/* All fail, here only: the other hosts hear from the link. */
+void communicators_shutdown(struct jobs *jobs, enum status status, const char *reason);
 void communicators_tick(struct jobs *jobs, uint64_t now);
 void communicators_link_up(struct jobs *jobs, struct hostlink *l);
 void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status status,
@@ -114,6 +116,8 @@ void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status 
 
 /* "rank 3 (host b, pid 42, train.py)" */
 void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size);
+/* "tcp: 2 hosts; ...: b at 10.1.0.2:4870 via eth0": what is in use, and why */
+void communicator_path_text(const struct communicator *c, char *buf, size_t size);
 /* Whether some operation of it waits, and since when (ms ago). */
 bool communicator_waits(const struct communicator *c, uint64_t *ret_ms);
 /* Calls back at once when nothing is open. */

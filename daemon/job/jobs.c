@@ -100,6 +100,17 @@ void jobs_set_peers(struct jobs *jobs, struct peers *peers)
 	jobs->self.port = peers_port(peers);
 }
 
+/* See jobs.h. */
+void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason)
+{
+	rendezvous_shutdown(jobs, status, reason);
+	communicators_shutdown(jobs, status, reason);
+	while (!list_empty(&jobs->joining)) {
+		member_refuse(container_of(list_first(&jobs->joining), struct member, link), status,
+			      reason);
+	}
+}
+
 void jobs_engine_stopped(struct jobs *jobs)
 {
 	jobs->stopped = true;

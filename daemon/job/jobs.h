@@ -72,6 +72,8 @@ struct jobs {
 int jobs_new(const struct jobs_options *options, struct jobs **ret);
 /* Before anything else is called; peers need jobs for their events and jobs need peers. */
 void jobs_set_peers(struct jobs *jobs, struct peers *peers);
+/* The daemon stops: every communicator fails with @status, here; every rank that waits is refused. */
+void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason);
 /* The engine was stopped: all that is left can be given back at once. */
 void jobs_engine_stopped(struct jobs *jobs);
 /* All members have left. @closed: nothing of it is in the loop any more. */

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Handlers: one function a message of a client
+ *
+ * Each answers its serial exactly once, at once or later. @msg: the unpacked message, borrowed.
+ * @fds: what came with it; taken ones are theirs.
+ *
+ * Thread: control      Owns: nothing      Locks: none
+ */
+#ifndef ROCECOMM_CONTROL_HANDLE_H
+#define ROCECOMM_CONTROL_HANDLE_H
+
+#include "control/session.h"
+#include "job/comm.h"
+#include "job/member.h"
+
+typedef void (*handle_fn)(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+
+void handle_hello(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+
+/* handle_comm.c */
+struct session_comm {
+	struct list link; /* session.comms */
+	struct session *session;
+	struct member member;
+	uint64_t serial;  /* of the request that waits: joining or destroying */
+	bool leaving;
+};
+void handle_unique_id(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_comm_init(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_comm_split(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_comm_destroy(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_comm_abort(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_comm_error(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* All ranks of a session that is over leave; open answers are dropped. */
+void handle_comm_error_teardown(struct session *s);
+void handle_comm_teardown(struct session *s);
+
+/* handle_mem.c */
+void handle_register(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_deregister(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+
+/* handle_admin.c */
+void handle_status(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_config(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* Open requests of a session that is over are dropped. */
+void handle_admin_teardown(struct session *s);
+
+#endif
