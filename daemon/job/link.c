@@ -38,7 +38,6 @@ struct link {
 	uint8_t hello[HELLO_SIZE];
 	size_t hello_have;
 	struct frame_decoder decoder;
-	uint64_t serial;
 	uint64_t heard;
 };
 
@@ -467,7 +466,7 @@ int link_send(struct link *link, uint16_t type, const ProtobufCMessage *msg)
 	size_t size;
 	int r;
 
-	r = frame_pack(type, 0, link->serial++, msg, &frame, &size);
+	r = frame_pack(type, 0, 0, msg, &frame, &size);
 	if (r != 0) {
 		return r == FRAME_E_TOO_BIG ? -EMSGSIZE : err_trace(r);
 	}

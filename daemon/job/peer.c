@@ -83,6 +83,7 @@ static void on_peer_closed(uv_handle_t *handle)
 	messages_free(&peer->early);
 	OPENSSL_cleanse(&peer->tokens, sizeof(peer->tokens));
 	free(peer->attempts);
+	free(peer->broken);
 	free(peer);
 	peers_drop(peers);
 }
@@ -253,7 +254,7 @@ void peer_check_up(struct peer *peer)
 {
 	struct list *first;
 
-	if (peer->state != PEER_LINKED || peer->streams_ready < peer->nstreams) {
+	if (peer->state != PEER_LINKED || peer->broken || peer->streams_ready < peer->nstreams) {
 		return;
 	}
 	peer->state = PEER_UP;
@@ -508,6 +509,24 @@ int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
 		return link_send(peer->tls, type, msg);
 	}
 	return peer->state == PEER_GONE ? -EPIPE : peer_queue(peer, type, msg);
+}
+
+static void on_broken(uv_timer_t *timer)
+{
+	struct peer *peer = timer->data;
+
+	peer_down(peer, STATUS_PEER_DIED, peer->broken ? peer->broken : "it was given up",
+		  peer->broken);
+}
+
+/* See peers.h. */
+void peer_break(struct peer *peer, const char *reason)
+{
+	if (peer->state == PEER_GONE || peer->broken) {
+		return;
+	}
+	peer->broken = strdup(reason);
+	uv_timer_start(&peer->timer, on_broken, 0, 0);
 }
 
 /* See peers.h. */

@@ -159,7 +159,11 @@ static int peers_pack_hello(struct peers *peers, const struct peers_options *o)
 	msg.n_settings = peers->nsettings;
 	msg.settings = settings;
 	r = frame_pack(PEER_MSG_LINK_HELLO, 0, 0, &msg, &peers->hello, &peers->hello_size);
-	if (r == 0 && peers->hello_size > FRAME_HEADER + LINK_BODY_MAX_FIRST) {
+	if (r == FRAME_E_TOO_BIG ||
+	    (r == 0 && peers->hello_size > FRAME_HEADER + LINK_BODY_MAX_FIRST)) {
+		log_error("the settings and addresses that other hosts must know take more than "
+			  "%u bytes",
+			  LINK_BODY_MAX_FIRST);
 		return -EINVAL;
 	}
 	return err_fold(r);

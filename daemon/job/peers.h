@@ -136,6 +136,11 @@ int peers_connect(struct peers *peers, const struct peer_host *host, struct peer
  * down), -ENOMEM.
  */
 int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg);
+/*
+ * Ends the link, because its data connections are of no use any more: the other host is told
+ * @reason, and `down` follows from the loop. The next peers_connect() makes a new one.
+ */
+void peer_break(struct peer *peer, const char *reason);
 
 /* PEER_HOST_ID bytes; all zero while unknown. */
 const uint8_t *peer_host_id(const struct peer *peer);

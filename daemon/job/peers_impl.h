@@ -139,6 +139,7 @@ struct peer {
 	size_t queue_size;
 	struct list early; /* came before up */
 	size_t early_size;
+	char *broken;	/* owned; by peer_break() */
 	uint64_t heard; /* raised above link_heard() after a stall of our own */
 };
 

@@ -447,7 +447,11 @@ static int listen_all(struct peers *peers, const char *const *texts, size_t n, b
 			return r;
 		}
 	}
-	return peers->nlisteners > 0 ? 0 : -EADDRNOTAVAIL;
+	if (peers->nlisteners == 0) {
+		log_error("cannot listen for other hosts: this host has neither IPv4 nor IPv6");
+		return -EADDRNOTAVAIL;
+	}
+	return 0;
 }
 
 /**

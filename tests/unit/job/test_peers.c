@@ -338,6 +338,24 @@ Test(peers, settings)
 	side_close(&a);
 }
 
+Test(peers, given_up)
+{
+	struct side a, b;
+
+	link_up(&a, &b, v4, id_b);
+	peer_break(a.peer, "its data connections are lost");
+	peer_break(a.peer, "again");
+	cr_assert_eq(a.downs, 0, "an event before the call returned");
+	cr_assert(run_until(&a.downs, 1, 500) && run_until(&b.downs, 1, 500));
+	cr_assert(strstr(a.reason, "data connections are lost"), "%s", a.reason);
+	cr_assert(strstr(b.reason, "data connections are lost"), "%s", b.reason);
+	a.ups = a.downs = 0;
+	dial(&a, &b, id_b, v4, 1);
+	cr_assert(run_until(&a.ups, 1, 1000), "%s", a.reason);
+	side_close(&a);
+	side_close(&b);
+}
+
 Test(peers, goodbye)
 {
 	struct side a, b;
