@@ -41,6 +41,8 @@ void handle_comm_teardown(struct session *s);
 /* handle_mem.c */
 void handle_register(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 void handle_deregister(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* All buffers of a session that is over and whose ranks have left are given back. */
+void handle_mem_teardown(struct session *s);
 
 /* handle_admin.c */
 void handle_status(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);

@@ -18,12 +18,12 @@
 #include "proto/msg.h"
 #include "rocecomm.pb-c.h"
 
-/* A buffer on its way out. */
-struct leaving_buffer {
-	struct list link; /* session.leaving_buffers */
+/* What goes with a buffer through its removal; made with it, so that removal cannot fail. */
+struct session_buffer {
 	struct session *session;
-	uint64_t serial;
+	uint64_t serial; /* of the request that removes it */
 	uint32_t id;
+	bool leaving;
 };
 
 /* Checks and charges. Return: the region in @ret, or false: refused. */
@@ -61,6 +61,37 @@ static bool register_import(struct session *s, uint64_t serial, int fd,
 	return false;
 }
 
+/* Enters it here and in the engine. @region: consumed. Return: 0, REGISTRY_E_FULL, -ENOMEM. */
+static int register_add(struct session *s, struct region *region, uint32_t *ret_id)
+{
+	struct session_buffer *b = calloc(1, sizeof(*b));
+	int r;
+
+	if (!b) {
+		region_unref(region);
+		return err_origin(-ENOMEM);
+	}
+	b->session = s;
+	r = registry_add(&s->buffers, region, &b->id);
+	if (r != 0) {
+		region_unref(region);
+		free(b);
+		return r;
+	}
+	r = hashmap_put(&s->buffer_map, b->id, b);
+	if (r == 0) {
+		r = engine_region_add(s->server->o.engine, s->engine, b->id, region);
+	}
+	if (r != 0) {
+		hashmap_remove(&s->buffer_map, b->id);
+		region_unref(registry_take(&s->buffers, b->id));
+		free(b);
+		return err_fold(r);
+	}
+	*ret_id = b->id;
+	return 0;
+}
+
 /* See handle.h. */
 void handle_register(struct session *s, uint64_t serial, const void *m, struct fdset *fds)
 {
@@ -68,7 +99,7 @@ void handle_register(struct session *s, uint64_t serial, const void *m, struct f
 	Rocecomm__BufferReady ready = ROCECOMM__BUFFER_READY__INIT;
 	cleanup_close int fd = fdset_take(fds, 0);
 	struct region *region;
-	uint32_t id;
+	uint32_t id = 0;
 	int r;
 
 	if (msg->size == 0) {
@@ -78,18 +109,11 @@ void handle_register(struct session *s, uint64_t serial, const void *m, struct f
 	if (!register_import(s, serial, fd, msg, &region)) {
 		return;
 	}
-	r = registry_add(&s->buffers, region, &id);
+	r = register_add(s, region, &id);
 	if (r != 0) {
-		region_unref(region);
 		session_refuse(s, serial, r > 0 ? STATUS_QUOTA : STATUS_NO_MEMORY,
 			       r > 0 ? "all buffer numbers of this client are in use: free some"
 				     : "the daemon has no memory");
-		return;
-	}
-	r = engine_region_add(s->server->o.engine, s->engine, id, region);
-	if (r < 0) {
-		region_unref(registry_take(&s->buffers, id));
-		session_refuse(s, serial, STATUS_NO_MEMORY, "the daemon has no memory");
 		return;
 	}
 	ready.buffer = id;
@@ -98,47 +122,56 @@ void handle_register(struct session *s, uint64_t serial, const void *m, struct f
 
 static void deregister_gone(void *arg)
 {
-	struct leaving_buffer *b = arg;
+	struct session_buffer *b = arg;
 	struct session *s = b->session;
 
 	region_unref(registry_take(&s->buffers, b->id));
+	hashmap_remove(&s->buffer_map, b->id);
 	session_done(s, b->serial);
-	list_remove(&b->link);
 	free(b);
 	s->returning--;
 	session_teardown(s);
 }
 
-static bool deregister_pending(const struct session *s, uint32_t id)
+static void deregister_start(struct session_buffer *b, uint64_t serial)
 {
-	list_for_each(at, &s->leaving_buffers) {
-		if (container_of(at, struct leaving_buffer, link)->id == id) {
-			return true;
-		}
+	struct session *s = b->session;
+
+	b->serial = serial;
+	b->leaving = true;
+	s->returning++;
+	if (s->server->o.jobs->stopped) {
+		deregister_gone(b);
+	} else {
+		engine_region_remove(s->server->o.engine, s->engine, b->id, deregister_gone, b);
 	}
-	return false;
 }
 
 /* See handle.h. */
 void handle_deregister(struct session *s, uint64_t serial, const void *m, struct fdset *fds)
 {
 	const Rocecomm__BufferDeregister *msg = m;
-	struct leaving_buffer *b;
+	struct session_buffer *b = hashmap_get(&s->buffer_map, msg->buffer);
 
-	if (!registry_get(&s->buffers, msg->buffer) || deregister_pending(s, msg->buffer)) {
+	if (!b || b->leaving) {
 		session_refuse(s, serial, STATUS_NOT_FOUND, "buffer %" PRIu32 " is not registered",
 			       msg->buffer);
 		return;
 	}
-	b = calloc(1, sizeof(*b));
-	if (!b) {
-		session_refuse(s, serial, STATUS_NO_MEMORY, "the daemon has no memory");
-		return;
+	deregister_start(b, serial);
+}
+
+/* See handle.h. */
+void handle_mem_teardown(struct session *s)
+{
+	struct session_buffer *b;
+	size_t iter = 0;
+
+	/* Removal is answered later, or, without an engine, changes the map: look anew then. */
+	while ((b = hashmap_next(&s->buffer_map, &iter)) != NULL) {
+		if (!b->leaving) {
+			deregister_start(b, 0);
+			iter = s->server->o.jobs->stopped ? 0 : iter;
+		}
 	}
-	b->session = s;
-	b->serial = serial;
-	b->id = msg->buffer;
-	list_append(&s->leaving_buffers, &b->link);
-	s->returning++;
-	engine_region_remove(s->server->o.engine, s->engine, msg->buffer, deregister_gone, b);
 }

@@ -412,6 +412,7 @@ static void session_free(struct session *s)
 	while (!list_empty(&s->out)) {
 		session_out_free(container_of(list_first(&s->out), struct session_out, link));
 	}
+	hashmap_deinit(&s->buffer_map);
 	registry_deinit(&s->buffers);
 	idpool_deinit(&s->handles_pool);
 	if (s->page) {
@@ -450,7 +451,7 @@ int session_new(struct server *server, int fd, struct session **ret)
 	list_init(&s->comms);
 	list_init(&s->requests);
 	list_init(&s->error_waits);
-	list_init(&s->leaving_buffers);
+	hashmap_init(&s->buffer_map);
 	frame_decoder_init(&s->decoder);
 	s->decoder.max_body = SESSION_HELLO_BODY;
 	fdset_init(&s->queue);
@@ -566,13 +567,19 @@ void session_teardown(struct session *s)
 	if (s->state != SESSION_CLOSING || s->handles > 0 || !list_empty(&s->comms)) {
 		return;
 	}
+	if (!s->unmapping) {
+		s->unmapping = true;
+		s->returning++; /* keeps it until all are under way */
+		handle_mem_teardown(s);
+		s->returning--;
+	}
+	if (s->returning > 0) {
+		return;
+	}
 	if (s->engine && !server->o.jobs->stopped) {
 		engine = take_ptr(s->engine);
 		s->returning++;
 		engine_session_remove(server->o.engine, engine, session_engine_gone, s);
-		return;
-	}
-	if (s->returning > 0) {
 		return;
 	}
 	list_remove(&s->link);

@@ -32,6 +32,7 @@
 #include "proto/hello.h"
 #include "proto/limits.h"
 #include "proto/status.h"
+#include "util/hashmap.h"
 #include "util/idpool.h"
 #include "util/list.h"
 #include "util/quota.h"
@@ -88,8 +89,8 @@ struct session {
 	int bell, event;
 	struct engine_session *engine;
 	struct registry buffers;
-	unsigned int returning; /* answers of the engine that are under way */
-	struct list leaving_buffers;
+	struct hashmap buffer_map; /* struct session_buffer by id */
+	unsigned int returning;	   /* answers of the engine that are under way */
 	struct idpool handles_pool;
 	struct list comms; /* struct session_comm.link */
 	struct list error_waits; /* answers that wait for a sentence */
@@ -97,6 +98,7 @@ struct session {
 
 	/* the end */
 	bool dead;	  /* to be reaped */
+	bool unmapping;	  /* its buffers are being given back */
 	const char *died; /* static: what others are told of its ranks */
 };
 

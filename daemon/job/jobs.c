@@ -256,6 +256,7 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *r
 		 peer_name(l->peer), reason ? reason : strerror(error < 0 ? -error : error));
 	log_warn("%s", text);
 	communicators_link_down(jobs, l, STATUS_PEER_DIED, text);
+	peer_break(l->peer, text);
 }
 
 /* ---- events of peers ---------------------------------------------------------------------- */
