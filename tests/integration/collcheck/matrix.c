@@ -161,8 +161,7 @@ int mode_matrix(struct collcheck *cc)
 			r = matrix_ops(&m, kind, dtype);
 			if (r == 0) {
 				r = matrix_large(&m, kind, dtype,
-						 kind == COLL_ALLREDUCE ? large
-									: large / 2);
+						 kind == COLL_ALLREDUCE ? large : large / 2);
 			}
 		}
 	}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Snapshot: implementation
+ *
+ * Thread: main      Owns: see snapshot.h      Locks: none
+ */
+#include "tools/rocectl/snapshot.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "proto/base.h"
+
+int snapshot_take(struct admin *admin, struct snapshot *ret)
+{
+	struct snapshot s = {0};
+	json_error_t error;
+	struct timespec ts;
+	int r;
+
+	r = admin_status(admin, &s.text, &s.own);
+	if (r != ROCECTL_OK) {
+		return r;
+	}
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	s.at = (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+	s.root = json_loads(s.text, 0, &error);
+	if (!s.root) {
+		fprintf(stderr, "rocectl: the daemon's status cannot be read: %s (line %d)\n",
+			error.text, error.line);
+		free(s.text);
+		return ROCECTL_FAILED;
+	}
+	*ret = s;
+	return ROCECTL_OK;
+}
+
+void snapshot_deinit(struct snapshot *s)
+{
+	json_decref(s->root);
+	free(s->text);
+	*s = (struct snapshot){0};
+}
+
+const char *snapshot_string(const json_t *object, const char *key)
+{
+	const char *value = json_string_value(json_object_get(object, key));
+
+	return value ? value : "";
+}
+
+json_int_t snapshot_number(const json_t *object, const char *key)
+{
+	return json_integer_value(json_object_get(object, key));
+}
+
+const json_t *snapshot_same_comm(const struct snapshot *s, const json_t *comm)
+{
+	const char *uid = snapshot_string(comm, "uid");
+	json_t *job, *other;
+	size_t i, k;
+
+	json_array_foreach(json_object_get(s->root, "jobs"), i, job)
+	{
+		json_array_foreach(json_object_get(job, "communicators"), k, other)
+		{
+			if (strcmp(uid, snapshot_string(other, "uid")) == 0) {
+				return other;
+			}
+		}
+	}
+	return NULL;
+}
+
+bool snapshot_is_late(const json_t *comm, json_int_t ms)
+{
+	return snapshot_number(comm, "waiting_ms") >= ms &&
+	       json_array_size(json_object_get(comm, "waiting_for")) > 0;
+}
+
+const char *text_bytes(double bytes, char *buf, size_t size)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	size_t unit = 0;
+
+	while (bytes >= 1024 && unit + 1 < ARRAY_SIZE(units)) {
+		bytes /= 1024;
+		unit++;
+	}
+	snprintf(buf, size, "%.*f %s", unit == 0 ? 0 : 1, bytes, units[unit]);
+	return buf;
+}
+
+const char *text_ms(json_int_t ms, char *buf, size_t size)
+{
+	if (ms < 1000) {
+		snprintf(buf, size, "%lld ms", (long long)ms);
+	} else if (ms < 120000) {
+		snprintf(buf, size, "%.1f s", (double)ms / 1000);
+	} else if (ms < 7200000) {
+		snprintf(buf, size, "%lld min", (long long)(ms / 60000));
+	} else {
+		snprintf(buf, size, "%lld h", (long long)(ms / 3600000));
+	}
+	return buf;
+}
