@@ -236,8 +236,15 @@ void engine_tell_peer_down(void *ctx, void *peer_user, int error, const char *re
 
 /* ---- sessions ----------------------------------------------------------------------------- */
 
+/* Buffers that the client had not given back go with its session. */
 static void session_free(struct engine_session *s)
 {
+	for (uint32_t id = 1; s->regions && id <= LIMIT_SESSION_BUFFERS; id++) {
+		if (s->regions[id]) {
+			region_unref(s->regions[id]->region);
+			free(s->regions[id]);
+		}
+	}
 	free(s->regions);
 	free(s->handles);
 	free(s);

@@ -174,8 +174,7 @@ static void rig_close(struct rig *r)
 	engine_comm_remove(r->engine, r->comm, done, r);
 	settle(r);
 	rig_check_cells(r);
-	r->pending = 2;
-	engine_region_remove(r->engine, r->session, 1, done, r);
+	r->pending = 1; /* the region goes with the session */
 	engine_session_remove(r->engine, r->session, done, r);
 	settle(r);
 	engine_stop(r->engine, STATUS_SHUTDOWN);
