@@ -32,7 +32,7 @@ static const struct link_events linked_events;
 static attr_printf(3, 4) void peer_log(const struct peer *peer, enum log_level level,
 				       const char *fmt, ...)
 {
-	char field[LIMIT_NAME + 8], text[PEER_REASON + 256];
+	char field[ADDRESS_TEXT + 8], text[PEER_REASON + 256];
 	va_list args;
 
 	va_start(args, fmt);

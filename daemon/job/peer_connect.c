@@ -13,6 +13,7 @@
  * Thread: control      Owns: attempts and their links      Locks: none      See: peers_impl.h
  */
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,6 +141,7 @@ static void attempt_won(struct peer_attempt *a, const struct frame *frame)
 	}
 	peer_adopt(peer, take_ptr(a->link), true);
 	peer_streams_open(peer, &tokens);
+	OPENSSL_cleanse(&tokens, sizeof(tokens));
 }
 
 static void on_attempt_ready(void *arg, struct link *link)
