@@ -84,6 +84,12 @@ void ring_consumer_init(struct ring_consumer *c, void *base)
 	c->head = 0;
 }
 
+uint32_t ring_waiting(struct ring_consumer *c)
+{
+	/* acquire: what the producer had seen before it published is seen here, too */
+	return atomic_load_explicit(&c->shm->tail, memory_order_acquire) - c->head;
+}
+
 int ring_pop(struct ring_consumer *c, struct shm_desc *ret, unsigned int max)
 {
 	/* acquire: pairs with the release store of tail in ring_publish() */

@@ -54,6 +54,8 @@ int ring_push(struct ring_producer *p, const struct shm_desc *desc);
 bool ring_publish(struct ring_producer *p);
 
 void ring_consumer_init(struct ring_consumer *c, void *base);
+/* How many descriptors wait, as the producer says (not to be believed beyond ring_pop's check). */
+uint32_t ring_waiting(struct ring_consumer *c);
 /*
  * Copies at most @max descriptors out. Return: number copied, or -EPROTO when the producer's tail
  * is impossible (the session is then to be closed).

@@ -44,15 +44,20 @@ static void client_ring_take(struct engine_session *s, const struct shm_desc *d)
 	comm_post(h->comm, h->local, d);
 }
 
+void client_ring_look(struct engine_session *s)
+{
+	s->waiting = ring_waiting(&s->ring);
+}
+
 int client_ring_poll(struct engine_session *s)
 {
 	struct shm_desc batch[RING_BATCH];
 	int n;
 
-	if (s->corrupt || s->removing) {
+	if (s->waiting == 0 || s->corrupt || s->removing) {
 		return 0;
 	}
-	n = ring_pop(&s->ring, batch, RING_BATCH);
+	n = ring_pop(&s->ring, batch, MIN(s->waiting, RING_BATCH));
 	if (n < 0) {
 		session_corrupt(s, "the submission ring's tail is impossible");
 		return 0;

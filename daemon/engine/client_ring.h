@@ -50,6 +50,7 @@ struct engine_session {
 	struct list dirty;
 	struct progress *progress;
 	struct ring_consumer ring;
+	uint32_t waiting; /* descriptors seen before the mailbox was last run */
 	struct shm_cell *cells;
 	int bell;
 	int event;
@@ -64,7 +65,12 @@ struct engine_session {
 	struct engine_handle *handles;	/* [LIMIT_SESSION_COMMS + 1] */
 };
 
-/* Takes descriptors; bounded work. Return: how many. */
+/*
+ * A descriptor may name a buffer or communicator of which the client has just been told, so it must
+ * not overtake the mailbox: look at the ring, run the mailbox, then take what was seen.
+ */
+void client_ring_look(struct engine_session *s);
+/* Takes descriptors that were seen; bounded work. Return: how many. */
 int client_ring_poll(struct engine_session *s);
 /* Stores a result for the client; announced by client_ring_flush() at the end of the loop. */
 void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t generation,

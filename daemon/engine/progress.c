@@ -111,6 +111,13 @@ static int run_steps(struct progress *p)
 	return n;
 }
 
+static void look_at_rings(struct progress *p)
+{
+	list_for_each (e, &p->sessions) {
+		client_ring_look(container_of(e, struct engine_session, link));
+	}
+}
+
 static int poll_rings(struct progress *p)
 {
 	int n = 0;
@@ -205,6 +212,7 @@ static int turn(struct progress *p)
 	int n = 0;
 
 	p->now = clock_monotonic();
+	look_at_rings(p);
 	if (!mailbox_empty(&p->inbox)) {
 		n += mailbox_run(&p->inbox, p);
 	}

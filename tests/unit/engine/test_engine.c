@@ -412,3 +412,33 @@ Test(engine, memory_that_is_not_registered, .timeout = 60)
 	cr_assert_eq(lab->failure.rank_a, 0);
 	lab_free(lab);
 }
+
+static void nothing(void *arg)
+{
+	(void)arg;
+}
+
+/*
+ * A client posts as soon as it is told of its new buffer. Fixes: the progress thread looked at the
+ * mailbox first and at the ring later, so a descriptor could overtake the buffer that it names.
+ */
+Test(engine, a_descriptor_does_not_overtake_its_buffer, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 1, 1, 1 << 20, NULL);
+	struct lab_rank *k = &lab->ranks[0];
+
+	for (uint32_t i = 0; i < 20000; i++) {
+		struct shm_desc d = {.kind = COLL_ALLREDUCE,
+				     .dtype = DTYPE_I64,
+				     .count = 1,
+				     .send_buf = 2,
+				     .recv_buf = 2};
+		uint32_t t;
+
+		cr_assert_eq(engine_region_add(lab->engines[0], k->session, 2, k->region), 0);
+		t = lab_post(lab, 0, &d);
+		cr_assert_eq(lab_wait(lab, 0, t), STATUS_OK, "round %u", i);
+		engine_region_remove(lab->engines[0], k->session, 2, nothing, NULL);
+	}
+	lab_free(lab);
+}
