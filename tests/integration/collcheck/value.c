@@ -38,7 +38,7 @@ uint64_t value_hash(uint64_t a, uint64_t b, uint64_t c)
 
 double value_scalar(unsigned int rank)
 {
-	return (double)(rank % 4 + 1);
+	return (double)(rank % 4 + 2);
 }
 
 /* Rounds a finite double to a small format, to nearest, ties to even. */
@@ -174,7 +174,7 @@ static double float_make(const struct value_spec *v, uint64_t h)
 	if (v->op == REDOP_SUM || v->op == REDOP_AVG) {
 		range = floor(range / v->size);
 	} else if (v->op == REDOP_PREMUL_SUM) {
-		range = floor(range / v->size / 4);
+		range = floor(range / v->size / 5);
 	}
 	return (double)(int64_t)(h % (2 * (uint64_t)range + 1)) - range;
 }
