@@ -21,15 +21,15 @@
 #define LIMIT_TICKETS 4096    /* operations of one session that may be in flight */
 
 /* Communicators. */
-#define LIMIT_COMM_WINDOW 512	  /* collectives of one rank in flight on one communicator */
-#define LIMIT_P2P_WINDOW 512	  /* sends plus receives of one rank in flight on one communicator */
-#define LIMIT_COMM_RANKS 65536	  /* ranks of one communicator */
-#define LIMIT_COMM_HOSTS 16384	  /* hosts of one communicator */
-#define LIMIT_LOCAL_RANKS 64	  /* ranks of one communicator on one host */
+#define LIMIT_COMM_WINDOW 512  /* collectives of one rank in flight on one communicator */
+#define LIMIT_P2P_WINDOW 512   /* sends plus receives of one rank in flight on one communicator */
+#define LIMIT_COMM_RANKS 65536 /* ranks of one communicator */
+#define LIMIT_COMM_HOSTS 16384 /* hosts of one communicator */
+#define LIMIT_LOCAL_RANKS 64   /* ranks of one communicator on one host */
 #define LIMIT_SESSION_BUFFERS 65535 /* buffer ids of one session: 1 .. this */
-#define LIMIT_SESSION_COMMS 4096	  /* communicator handles of one session: 1 .. this */
-#define LIMIT_UNIQUE_ID 256	  /* bytes of a unique id */
-#define LIMIT_NAME 64		  /* bytes of a host, job or client name, with the final 0 */
-#define LIMIT_ERROR_TEXT 1024	  /* bytes of an error sentence, with the final 0 */
+#define LIMIT_SESSION_COMMS 4096    /* communicator handles of one session: 1 .. this */
+#define LIMIT_UNIQUE_ID 256	    /* bytes of a unique id */
+#define LIMIT_NAME 64		    /* bytes of a host, job or client name, with the final 0 */
+#define LIMIT_ERROR_TEXT 1024	    /* bytes of an error sentence, with the final 0 */
 
 #endif

@@ -65,7 +65,8 @@ struct shm_header {
 };
 
 enum shm_desc_flags {
-	SHM_DESC_BATCH = 1u << 0, /* more of the same batch follow (a hint: no wake-up needed yet) */
+	SHM_DESC_BATCH =
+		1u << 0, /* more of the same batch follow (a hint: no wake-up needed yet) */
 };
 
 /*
@@ -92,7 +93,7 @@ struct shm_desc {
 	uint32_t send_buf;   /* buffer id, 0: none */
 	uint32_t recv_buf;
 	uint32_t args_buf;
-	uint64_t count; /* elements */
+	uint64_t count;	   /* elements */
 	uint64_t send_off; /* bytes */
 	uint64_t recv_off;
 	uint64_t args_off;

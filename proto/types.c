@@ -11,14 +11,22 @@
 #include "proto/base.h"
 
 static const char *const kind_names[COLL_COUNT_] = {
-	[COLL_ALLREDUCE] = "allreduce",	  [COLL_REDUCE] = "reduce",
-	[COLL_BROADCAST] = "broadcast",	  [COLL_ALLGATHER] = "allgather",
-	[COLL_REDUCE_SCATTER] = "reduce-scatter", [COLL_GATHER] = "gather",
-	[COLL_SCATTER] = "scatter",	  [COLL_ALLTOALL] = "alltoall",
-	[COLL_ALLGATHERV] = "allgatherv", [COLL_REDUCE_SCATTERV] = "reduce-scatterv",
-	[COLL_GATHERV] = "gatherv",	  [COLL_SCATTERV] = "scatterv",
-	[COLL_ALLTOALLV] = "alltoallv",	  [COLL_BARRIER] = "barrier",
-	[COLL_SEND] = "send",		  [COLL_RECV] = "recv",
+	[COLL_ALLREDUCE] = "allreduce",
+	[COLL_REDUCE] = "reduce",
+	[COLL_BROADCAST] = "broadcast",
+	[COLL_ALLGATHER] = "allgather",
+	[COLL_REDUCE_SCATTER] = "reduce-scatter",
+	[COLL_GATHER] = "gather",
+	[COLL_SCATTER] = "scatter",
+	[COLL_ALLTOALL] = "alltoall",
+	[COLL_ALLGATHERV] = "allgatherv",
+	[COLL_REDUCE_SCATTERV] = "reduce-scatterv",
+	[COLL_GATHERV] = "gatherv",
+	[COLL_SCATTERV] = "scatterv",
+	[COLL_ALLTOALLV] = "alltoallv",
+	[COLL_BARRIER] = "barrier",
+	[COLL_SEND] = "send",
+	[COLL_RECV] = "recv",
 };
 
 static const struct {
@@ -27,12 +35,12 @@ static const struct {
 	bool is_float;
 	bool reduces;
 } dtypes[DTYPE_COUNT_] = {
-	[DTYPE_I8] = {"i8", 1, false, true},	   [DTYPE_U8] = {"u8", 1, false, true},
-	[DTYPE_I16] = {"i16", 2, false, true},	   [DTYPE_U16] = {"u16", 2, false, true},
-	[DTYPE_I32] = {"i32", 4, false, true},	   [DTYPE_U32] = {"u32", 4, false, true},
-	[DTYPE_I64] = {"i64", 8, false, true},	   [DTYPE_U64] = {"u64", 8, false, true},
-	[DTYPE_F16] = {"f16", 2, true, true},	   [DTYPE_BF16] = {"bf16", 2, true, true},
-	[DTYPE_F32] = {"f32", 4, true, true},	   [DTYPE_F64] = {"f64", 8, true, true},
+	[DTYPE_I8] = {"i8", 1, false, true},	     [DTYPE_U8] = {"u8", 1, false, true},
+	[DTYPE_I16] = {"i16", 2, false, true},	     [DTYPE_U16] = {"u16", 2, false, true},
+	[DTYPE_I32] = {"i32", 4, false, true},	     [DTYPE_U32] = {"u32", 4, false, true},
+	[DTYPE_I64] = {"i64", 8, false, true},	     [DTYPE_U64] = {"u64", 8, false, true},
+	[DTYPE_F16] = {"f16", 2, true, true},	     [DTYPE_BF16] = {"bf16", 2, true, true},
+	[DTYPE_F32] = {"f32", 4, true, true},	     [DTYPE_F64] = {"f64", 8, true, true},
 	[DTYPE_F8E4M3] = {"f8e4m3", 1, true, false}, [DTYPE_F8E5M2] = {"f8e5m2", 1, true, false},
 };
 

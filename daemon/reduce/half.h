@@ -82,7 +82,8 @@ static inline uint16_t half_bf16_from_f32(float f)
 	uint32_t u = half_f32_bits(f);
 
 	if ((u & 0x7fffffffu) > 0x7f800000u) {
-		return (uint16_t)(u >> 16 | 0x40u); /* quiet: the payload may be all in the low bits */
+		return (uint16_t)(u >> 16 |
+				  0x40u); /* quiet: the payload may be all in the low bits */
 	}
 	return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }

@@ -41,8 +41,8 @@ static inline VEC_FN void vec_narrow_bf16(void *p, __m256 v)
 	__m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
 	__m256i r = _mm256_blendv_epi8(rounded, quiet, nan);
 
-	_mm_storeu_si128(p, _mm_packus_epi32(_mm256_castsi256_si128(r),
-					     _mm256_extracti128_si256(r, 1)));
+	_mm_storeu_si128(
+		p, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
 }
 
 #include "daemon/reduce/reduce_vec.h"

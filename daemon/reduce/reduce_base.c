@@ -15,24 +15,24 @@
 
 typedef float base_f32 __attribute__((vector_size(VEC_BYTES)));
 
-#define BASE_HALF(half)                                                                            \
-	static inline base_f32 vec_widen_##half(const void *p)                                     \
-	{                                                                                          \
-		uint16_t h[BASE_LANES];                                                            \
-                                                                                                   \
-		memcpy(h, p, sizeof(h));                                                           \
-		return (base_f32){half_##half##_to_f32(h[0]), half_##half##_to_f32(h[1]),          \
-				  half_##half##_to_f32(h[2]), half_##half##_to_f32(h[3])};         \
-	}                                                                                          \
-                                                                                                   \
-	static inline void vec_narrow_##half(void *p, base_f32 v)                                  \
-	{                                                                                          \
-		uint16_t h[BASE_LANES];                                                            \
-                                                                                                   \
-		for (int i = 0; i < BASE_LANES; i++) {                                             \
-			h[i] = half_##half##_from_f32(v[i]);                                       \
-		}                                                                                  \
-		memcpy(p, h, sizeof(h));                                                           \
+#define BASE_HALF(half)                                                                    \
+	static inline base_f32 vec_widen_##half(const void *p)                             \
+	{                                                                                  \
+		uint16_t h[BASE_LANES];                                                    \
+                                                                                           \
+		memcpy(h, p, sizeof(h));                                                   \
+		return (base_f32){half_##half##_to_f32(h[0]), half_##half##_to_f32(h[1]),  \
+				  half_##half##_to_f32(h[2]), half_##half##_to_f32(h[3])}; \
+	}                                                                                  \
+                                                                                           \
+	static inline void vec_narrow_##half(void *p, base_f32 v)                          \
+	{                                                                                  \
+		uint16_t h[BASE_LANES];                                                    \
+                                                                                           \
+		for (int i = 0; i < BASE_LANES; i++) {                                     \
+			h[i] = half_##half##_from_f32(v[i]);                               \
+		}                                                                          \
+		memcpy(p, h, sizeof(h));                                                   \
 	}
 
 BASE_HALF(f16)

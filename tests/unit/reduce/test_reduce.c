@@ -66,20 +66,28 @@ static uint64_t bench_random(struct bench *b)
 /* A value that matters: zeros, ones, extremes, infinities, NaN, subnormals. */
 static uint64_t special_bits(unsigned int dtype, unsigned int pick)
 {
-	static const uint64_t ints[] = {0, 1, UINT64_MAX, 0x80, 0x7f, 0x8000, 0x7fff,
-					0x80000000u, 0x7fffffffu, (uint64_t)1 << 63, INT64_MAX, 2};
-	static const uint64_t f16[] = {0, 0x8000, 0x7c00, 0xfc00, 0x7e01, 0xfd00, 1, 0x83ff,
-				       0x7bff, 0xfbff, 0x3c00, 0xbc00};
-	static const uint64_t bf16[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc1, 0xff81, 1, 0x807f,
-					0x7f7f, 0xff7f, 0x3f80, 0xbf80};
-	static const uint64_t f32[] = {0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00001u,
-				       0xff800001u, 1, 0x807fffffu, 0x7f7fffffu, 0xff7fffffu,
-				       0x3f800000u, 0xbf800000u};
-	static const uint64_t f64[] = {0, 0x8000000000000000u, 0x7ff0000000000000u,
-				       0xfff0000000000000u, 0x7ff8000000000001u,
-				       0xfff0000000000001u, 1, 0x800fffffffffffffu,
-				       0x7fefffffffffffffu, 0xffefffffffffffffu,
-				       0x3ff0000000000000u, 0xbff0000000000000u};
+	static const uint64_t ints[] = {
+		0,	     1,		  UINT64_MAX,	     0x80,	0x7f, 0x8000, 0x7fff,
+		0x80000000u, 0x7fffffffu, (uint64_t)1 << 63, INT64_MAX, 2};
+	static const uint64_t f16[] = {0, 0x8000, 0x7c00, 0xfc00, 0x7e01, 0xfd00,
+				       1, 0x83ff, 0x7bff, 0xfbff, 0x3c00, 0xbc00};
+	static const uint64_t bf16[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc1, 0xff81,
+					1, 0x807f, 0x7f7f, 0xff7f, 0x3f80, 0xbf80};
+	static const uint64_t f32[] = {0,	    0x80000000u, 0x7f800000u, 0xff800000u,
+				       0x7fc00001u, 0xff800001u, 1,	      0x807fffffu,
+				       0x7f7fffffu, 0xff7fffffu, 0x3f800000u, 0xbf800000u};
+	static const uint64_t f64[] = {0,
+				       0x8000000000000000u,
+				       0x7ff0000000000000u,
+				       0xfff0000000000000u,
+				       0x7ff8000000000001u,
+				       0xfff0000000000001u,
+				       1,
+				       0x800fffffffffffffu,
+				       0x7fefffffffffffffu,
+				       0xffefffffffffffffu,
+				       0x3ff0000000000000u,
+				       0xbff0000000000000u};
 
 	switch (dtype) {
 	case DTYPE_F16:
@@ -131,7 +139,8 @@ static void bench_fill(struct bench *b, unsigned int dtype)
 			} else if (r >> 63) {
 				u = ordinary_bits(dtype, r);
 			}
-			memcpy(b->original[i] + e * size, &u, size); /* little-endian as all we run on */
+			memcpy(b->original[i] + e * size, &u,
+			       size); /* little-endian as all we run on */
 		}
 	}
 }
@@ -337,8 +346,7 @@ static void bench_run(struct bench *b, const char *level, const struct reduce_ke
 		}
 	}
 	for (unsigned int i = 0; i < b->args.nsrc; i++) {
-		cr_assert((int)i == alias ||
-				  memcmp(b->src[i].ptr, b->original[i], bytes) == 0,
+		cr_assert((int)i == alias || memcmp(b->src[i].ptr, b->original[i], bytes) == 0,
 			  "%s changed source %u", level, i);
 	}
 }
@@ -413,10 +421,10 @@ static void test_dtype(unsigned int dtype)
 }
 
 /* One test a type, so that they run side by side. */
-#define DTYPE_TEST(name, dtype)                                                                    \
-	Test(reduce, name)                                                                         \
-	{                                                                                          \
-		test_dtype(dtype);                                                                 \
+#define DTYPE_TEST(name, dtype)    \
+	Test(reduce, name)         \
+	{                          \
+		test_dtype(dtype); \
 	}
 
 DTYPE_TEST(i8, DTYPE_I8)
@@ -435,10 +443,25 @@ DTYPE_TEST(f64, DTYPE_F64)
 Test(reduce, average_with_every_kind_of_divisor)
 {
 	static const uint64_t divisors[] = {
-		1,	    2,		 3,	      7,		   10,
-		127,	    128,	 129,	      32768,		   65535,
-		65537,	    0x7fffffffu, 0x80000000u, 0xffffffffu,	   0x100000001u,
-		INT64_MAX,  (uint64_t)1 << 63,	      ((uint64_t)1 << 63) + 1, UINT64_MAX,
+		1,
+		2,
+		3,
+		7,
+		10,
+		127,
+		128,
+		129,
+		32768,
+		65535,
+		65537,
+		0x7fffffffu,
+		0x80000000u,
+		0xffffffffu,
+		0x100000001u,
+		INT64_MAX,
+		(uint64_t)1 << 63,
+		((uint64_t)1 << 63) + 1,
+		UINT64_MAX,
 	};
 	attr_cleanup(bench_free_p) struct bench *b = bench_new();
 
@@ -535,8 +558,12 @@ Test(reduce, half_types_round_once)
 	uint16_t tiny = half_bf16_from_f32(0x1p-9f);
 	uint16_t r = 0;
 	struct reduce_src src[REDUCE_MAX_SRC];
-	struct reduce_args args = {.dst = &r, .src = src, .nsrc = REDUCE_MAX_SRC, .count = 1,
-				   .dtype = DTYPE_BF16, .op = REDOP_SUM};
+	struct reduce_args args = {.dst = &r,
+				   .src = src,
+				   .nsrc = REDUCE_MAX_SRC,
+				   .count = 1,
+				   .dtype = DTYPE_BF16,
+				   .op = REDOP_SUM};
 
 	for (unsigned int i = 0; i < REDUCE_MAX_SRC; i++) {
 		src[i] = (struct reduce_src){.ptr = i ? &tiny : &one};
@@ -553,8 +580,11 @@ Test(reduce, one_source_is_a_copy)
 
 	for (unsigned int dtype = 0; dtype < DTYPE_COUNT_; dtype++) {
 		struct reduce_src src = {.ptr = b->original[0] + 1};
-		struct reduce_args args = {.dst = b->want + 3, .src = &src, .nsrc = 1,
-					   .count = MAX_COUNT - 1, .dtype = (uint8_t)dtype};
+		struct reduce_args args = {.dst = b->want + 3,
+					   .src = &src,
+					   .nsrc = 1,
+					   .count = MAX_COUNT - 1,
+					   .dtype = (uint8_t)dtype};
 		const size_t bytes = args.count * dtype_size(dtype);
 
 		for (size_t i = 0; i < MAX_BYTES; i++) {
