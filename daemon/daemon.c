@@ -47,6 +47,10 @@ enum stop_state {
 	STOP_DONE,
 };
 
+enum {
+	DAEMON_E_TOLD = 1, /* cannot go on; the log says why */
+};
+
 struct daemon {
 	const struct load_options *options;
 	struct config *config;
@@ -423,7 +427,7 @@ static int init_engine(struct daemon *d)
 		log_error("progress_cpu: CPU %d does not exist, or this process may not use it; "
 			  "choose one of taskset -cp %d, or -1",
 			  c->progress_cpu, (int)getpid());
-		return err_origin(-EINVAL);
+		return DAEMON_E_TOLD;
 	}
 	return err_trace(r);
 }
@@ -477,7 +481,7 @@ static int init_peers(struct daemon *d)
 	snprintf(credits, sizeof(credits), "%u", c->eager_credits);
 	r = peers_new(&d->loop, &o, &jobs_peers_events, d->jobs, &d->peers);
 	if (r < 0) {
-		return err_trace(r);
+		return r == -ENOMEM ? err_trace(r) : DAEMON_E_TOLD;
 	}
 	jobs_set_peers(d->jobs, d->peers);
 	return 0;
@@ -496,7 +500,7 @@ static int init_listen(struct daemon *d)
 
 	if (listen_open(&o, &d->listen, err, sizeof(err)) != 0) {
 		log_error("%s", err);
-		return -EADDRINUSE;
+		return DAEMON_E_TOLD;
 	}
 	return 0;
 }
@@ -582,7 +586,9 @@ int daemon_run(const struct load_options *options, struct config *config)
 	if (r == 0) {
 		daemon_announce(d);
 	} else {
-		log_error("cannot start: %s", strerror(-r));
+		if (r < 0) {
+			log_error("cannot start: %s", strerror(-r));
+		}
 		daemon_stop(d, "it could not start");
 	}
 	uv_run(&d->loop, UV_RUN_DEFAULT);
