@@ -115,7 +115,9 @@ class Daemon:
         if self.wrap:  # strace and the like: the daemon is their child
             with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children",
                       encoding="ascii") as f:
-                return int(f.read().split()[0])
+                children = f.read().split()
+            if children:
+                return int(children[0])
         return self.process.pid
 
     def alive(self):
