@@ -63,7 +63,7 @@ def only_decoys_is_refused(ctx):
             host.ip("link", "set", "eth0", "down")
             host.decoy("docker0", "172.17.0.1/16")
         daemons = lab.daemons()
-        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2")
+        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2", "--join-ms=4000")
         codes = job.wait(45)
         expect(all(codes), f"exit codes {codes}")
         said = job.ranks[0].errors() + job.ranks[1].errors() + daemons[0].log(100) + \
@@ -82,7 +82,7 @@ def without_a_key_loopback_only(ctx):
                    and " 0A " in l]
         expect(not outside, f"listens outside loopback: {outside}")
         Job(lab, daemons[:1], [2], "loop", "--iterations=3").finish(20)
-        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2")
+        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2", "--join-ms=4000")
         codes = job.wait(45)
         expect(all(codes), f"two hosts without a key: exit codes {codes}")
         expect("key" in job.report(), f"does not speak of the key:\n{job.report()}")
@@ -96,7 +96,7 @@ def different_keys_are_refused(ctx):
         lab.hosts[0].run(lab.program("tools/rocectl/rocectl"), "key", "new", other)
         daemons = [Daemon(lab, lab.hosts[0]),
                    Daemon(lab, lab.hosts[1], {"peer": {"key_file": other}})]
-        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2")
+        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2", "--join-ms=4000")
         codes = job.wait(45)
         expect(all(codes), f"exit codes {codes}")
         expect("key" in job.report(), f"does not speak of the key:\n{job.report()}")
@@ -108,7 +108,7 @@ def different_settings_are_named(ctx):
     with ctx.lab(2) as lab:
         daemons = [Daemon(lab, lab.hosts[0]),
                    Daemon(lab, lab.hosts[1], {"peer": {"chunk_kib": 128}})]
-        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2")
+        job = Job(lab, daemons, [1, 1], "loop", "--iterations=2", "--join-ms=4000")
         codes = job.wait(45)
         expect(all(codes), f"exit codes {codes}")
         said = job.report()
@@ -123,10 +123,19 @@ def one_port_through_a_firewall(ctx):
     with ctx.lab(2) as lab:
         if lab.hosts[0].run("sh", "-c", "command -v nft", check=False).returncode != 0:
             raise Skip("no nft here")
-        rules = """table inet f { chain i { type filter hook input priority 0; policy drop;
-            iif lo accept; ct state established accept; tcp dport 7777 accept; } }"""
+        rules = os.path.join(lab.dir, "rules.nft")
+        with open(rules, "w", encoding="ascii") as f:
+            f.write("""table inet wall {
+                chain input {
+                    type filter hook input priority 0; policy drop;
+                    iif lo accept
+                    tcp dport 7777 accept
+                    tcp sport 7777 accept
+                }
+            }
+            """)
         for host in lab.hosts:
-            done = host.run("nft", rules, check=False)
+            done = host.run("nft", "-f", rules, check=False)
             if done.returncode != 0:
                 raise Skip(f"nft does not work here: {done.stdout.strip()}")
         daemons = lab.daemons({"peer": {"port": 7777}})

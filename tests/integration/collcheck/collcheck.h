@@ -43,6 +43,7 @@ struct collcheck {
 	int late_rank; /* -1: none */
 	unsigned int late_ms;
 	int arrival_ms;
+	int join_ms;
 	bool is_short;
 };
 

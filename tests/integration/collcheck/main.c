@@ -85,7 +85,7 @@ int collcheck_join(struct collcheck *cc, unsigned int number, struct roce_comm *
 	struct roce_comm_options options = {
 		.size = sizeof(options),
 		.name = cc->name,
-		.join_timeout_ms = 30000,
+		.join_timeout_ms = cc->join_ms,
 		.arrival_timeout_ms = cc->arrival_ms,
 	};
 	struct roce_unique_id id;
@@ -186,6 +186,9 @@ static void option(struct collcheck *cc, int c)
 	case 'a':
 		cc->arrival_ms = atoi(optarg);
 		break;
+	case 'j':
+		cc->join_ms = atoi(optarg);
+		break;
 	default: /* 'q' */
 		cc->is_short = true;
 		break;
@@ -208,6 +211,7 @@ int main(int argc, char **argv)
 		{"comms", required_argument, NULL, 'C'},
 		{"late", required_argument, NULL, 'l'},
 		{"arrival-ms", required_argument, NULL, 'a'},
+		{"join-ms", required_argument, NULL, 'j'},
 		{"short", no_argument, NULL, 'q'},
 		{NULL, 0, NULL, 0},
 	};
@@ -219,6 +223,7 @@ int main(int argc, char **argv)
 		.seconds = 5,
 		.comms = 1,
 		.late_rank = -1,
+		.join_ms = 30000,
 		.seed = 1,
 	};
 	int c;

@@ -197,11 +197,11 @@ static int same_everywhere(struct collcheck *cc, uint64_t digest)
 int mode_bits(struct collcheck *cc)
 {
 	static const int dtypes[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64};
-	static const size_t counts[] = {1, 3, 100, 5003, 70001, 400009};
+	static const size_t counts[] = {1, 3, 100, 5003, 150001};
 	struct matrix m;
 	int r;
 
-	r = matrix_init(&m, cc, 400009 * sizeof(double) + 4096);
+	r = matrix_init(&m, cc, 150001 * sizeof(double) + 4096);
 	if (r != ROCE_OK) {
 		return collcheck_failed(cc, "memory", r);
 	}
