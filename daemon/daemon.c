@@ -269,7 +269,13 @@ static void daemon_stop(struct daemon *d, const char *reason)
 	notify_stopping(d->stop_reason);
 	uv_timer_stop(&d->idle);
 	uv_timer_start(&d->deadline, on_deadline, STOP_DEADLINE_MS, 0);
-	/* Before the clients: other hosts then hear of the stop, not of ranks that leave. */
+	/*
+	 * In this order: ranks of this host learn that it stops, not that others are lost; then
+	 * other hosts hear of the stop, not of ranks that leave.
+	 */
+	if (d->jobs) {
+		jobs_shutdown(d->jobs, STATUS_SHUTDOWN, d->stop_reason);
+	}
 	if (d->peers) {
 		peers_stop(d->peers, d->stop_reason);
 	}

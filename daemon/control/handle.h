@@ -25,7 +25,7 @@ struct session_comm {
 	struct list link; /* session.comms */
 	struct session *session;
 	struct member member;
-	uint64_t serial;  /* of the request that waits: joining or destroying */
+	uint64_t serial; /* of the request that waits: joining or destroying */
 	bool leaving;
 };
 void handle_unique_id(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);

@@ -21,7 +21,7 @@
 #define REQUESTS_MAX 4 /* of one client at a time */
 
 struct status_request {
-	struct list link; /* session.requests */
+	struct list link;	 /* session.requests */
 	struct session *session; /* NULL: gone */
 	uint64_t serial;
 	bool all;
@@ -67,7 +67,7 @@ static unsigned int status_open(const struct session *s)
 {
 	unsigned int n = 0;
 
-	list_for_each(at, &s->requests) {
+	list_for_each (at, &s->requests) {
 		n++;
 	}
 	return n;
@@ -100,8 +100,7 @@ void handle_status(struct session *s, uint64_t serial, const void *m, struct fds
 	rq->pending = 1;
 	list_append(&s->requests, &rq->link);
 	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL && rq->pending <= SURVEYS_MAX) {
-		if (c->nhosts > 1 && c->state == COMMUNICATOR_READY &&
-		    status_sees(s, rq->all, c) &&
+		if (c->nhosts > 1 && c->state == COMMUNICATOR_READY && status_sees(s, rq->all, c) &&
 		    survey_start(c, status_surveyed, rq, &survey) == 0) {
 			rq->pending++;
 		}

@@ -47,8 +47,7 @@ static struct session_comm *session_comm_new(struct session *s, uint64_t serial)
 	if (s->handles_pool.count >= s->tenant->max_comms) {
 		session_refuse(s, serial, STATUS_QUOTA,
 			       "this client is in %" PRIu32 " communicators, and max_comms of "
-			       "tenant %s is %" PRIu32
-			       ": destroy some, or raise it in [tenant %s]",
+			       "tenant %s is %" PRIu32 ": destroy some, or raise it in [tenant %s]",
 			       s->handles_pool.count, s->tenant->name, s->tenant->max_comms,
 			       s->tenant->name);
 		return NULL;
@@ -80,7 +79,7 @@ static struct session_comm *session_comm_new(struct session *s, uint64_t serial)
 /* Of a request; one that is joining or leaving is none. */
 static struct session_comm *session_comm_find(struct session *s, uint64_t serial, uint32_t handle)
 {
-	list_for_each(at, &s->comms) {
+	list_for_each (at, &s->comms) {
 		struct session_comm *sc = container_of(at, struct session_comm, link);
 
 		if (sc->member.handle == handle && sc->member.state == MEMBER_READY) {
@@ -266,7 +265,7 @@ void handle_comm_teardown(struct session *s)
 	/* Leaving may end at once and may take others along: look anew each time. */
 	while (found) {
 		found = false;
-		list_for_each(at, &s->comms) {
+		list_for_each (at, &s->comms) {
 			struct session_comm *sc = container_of(at, struct session_comm, link);
 
 			if (!sc->leaving) {
@@ -299,7 +298,7 @@ void handle_comm_abort(struct session *s, uint64_t serial, const void *m, struct
 /* An answer that waits for the sentence. */
 struct error_wait {
 	struct communicator_wait wait;
-	struct list link; /* session.error_waits */
+	struct list link;	 /* session.error_waits */
 	struct session *session; /* NULL: gone */
 	struct communicator *comm;
 	uint64_t serial;

@@ -54,9 +54,8 @@ static void hello_welcome(struct session *s, uint64_t serial)
 	int fds[3] = {s->page_fd, s->bell, s->event};
 
 	if (jobs->self.n_addresses > 0) {
-		snprintf(address, sizeof(address), strchr(jobs->self.addresses[0], ':')
-							   ? "[%s]:%" PRIu32
-							   : "%s:%" PRIu32,
+		snprintf(address, sizeof(address),
+			 strchr(jobs->self.addresses[0], ':') ? "[%s]:%" PRIu32 : "%s:%" PRIu32,
 			 jobs->self.addresses[0], jobs->self.port);
 	}
 	msg.version = (char *)(uintptr_t)ROCECOMM_VERSION;
@@ -93,8 +92,7 @@ void handle_hello(struct session *s, uint64_t serial, const void *m, struct fdse
 		r = session_attach(s);
 		if (r < 0) {
 			session_refuse(s, serial, STATUS_NO_MEMORY,
-				       "the daemon cannot make a session page: %s",
-				       strerror(-r));
+				       "the daemon cannot make a session page: %s", strerror(-r));
 			session_goodbye(s, STATUS_NO_MEMORY, "the daemon has no memory", NULL);
 			return;
 		}

@@ -38,8 +38,8 @@ static bool register_import(struct session *s, uint64_t serial, int fd,
 		session_refuse(s, serial, STATUS_QUOTA,
 			       "this client has registered %" PRIu32 " buffers, and max_buffers of "
 			       "tenant %s is %" PRIu32 ": free some, or raise it in [tenant %s]",
-			       registry_count(&s->buffers), s->tenant->name,
-			       s->tenant->max_buffers, s->tenant->name);
+			       registry_count(&s->buffers), s->tenant->name, s->tenant->max_buffers,
+			       s->tenant->name);
 		return false;
 	}
 	if (quota_charge(&s->tenant->bytes, msg->size, &charge) != 0) {

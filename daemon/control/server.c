@@ -17,9 +17,9 @@
 #include "proto/base.h"
 #include "util/log.h"
 
-#define SERVER_ACCEPTS 16    /* a turn of the loop */
-#define SERVER_RETRY_MS 100  /* after running out of descriptors */
-#define SERVER_FLUSH_MS 200  /* for last words to clients that do not read */
+#define SERVER_ACCEPTS 16     /* a turn of the loop */
+#define SERVER_RETRY_MS 100   /* after running out of descriptors */
+#define SERVER_FLUSH_MS 200   /* for last words to clients that do not read */
 #define SERVER_REFUSED_MAX 64 /* clients over their quota that wait to be told so */
 
 #define DIED_STOP "its daemon is stopping"
@@ -39,7 +39,7 @@ static unsigned int server_refused(const struct server *server)
 {
 	unsigned int n = 0;
 
-	list_for_each(at, &server->sessions) {
+	list_for_each (at, &server->sessions) {
 		n += container_of(at, struct session, link)->over_quota;
 	}
 	return n;
@@ -117,7 +117,7 @@ static void server_on_reap(uv_timer_t *timer)
 	/* Closing one may mark others, and may free itself. */
 	while (found) {
 		found = false;
-		list_for_each(at, &server->sessions) {
+		list_for_each (at, &server->sessions) {
 			struct session *s = container_of(at, struct session, link);
 
 			if (s->dead && s->state != SESSION_CLOSING) {
@@ -141,9 +141,10 @@ void server_session_corrupt(struct server *server, void *session_user, const cha
 	if (s->state == SESSION_CLOSING) {
 		return;
 	}
-	log_warn("client %s (pid %u) wrote nonsense into its ring (%s); it is disconnected", s->name,
-		 session_pid(s), reason);
-	session_goodbye(s, STATUS_PROTOCOL, "the submission ring is corrupt; the connection is closed",
+	log_warn("client %s (pid %u) wrote nonsense into its ring (%s); it is disconnected",
+		 s->name, session_pid(s), reason);
+	session_goodbye(s, STATUS_PROTOCOL,
+			"the submission ring is corrupt; the connection is closed",
 			"the daemon closed its connection, since its ring was corrupt");
 }
 
@@ -203,7 +204,7 @@ static void server_on_flushed(uv_timer_t *timer)
 {
 	struct server *server = container_of(timer, struct server, retry);
 
-	list_for_each(at, &server->sessions) {
+	list_for_each (at, &server->sessions) {
 		session_kill(container_of(at, struct session, link), DIED_STOP);
 	}
 }
@@ -218,7 +219,7 @@ void server_stop(struct server *server, enum status status, const char *reason,
 	uv_poll_stop(&server->poll);
 	server_close_handle(server, (uv_handle_t *)&server->poll);
 	jobs_shutdown(server->o.jobs, status, reason);
-	list_for_each(at, &server->sessions) {
+	list_for_each (at, &server->sessions) {
 		session_goodbye(container_of(at, struct session, link), status, reason, DIED_STOP);
 	}
 	uv_timer_start(&server->retry, server_on_flushed, SERVER_FLUSH_MS, 0);

@@ -48,7 +48,7 @@ struct server {
 	struct list sessions; /* struct session.link */
 	unsigned int nsessions;
 	uint64_t next_session;
-	uint64_t started; /* ms of the loop */
+	uint64_t started;    /* ms of the loop */
 	uint64_t refused_at; /* log_rate() */
 	bool stopping;
 	unsigned int closing; /* handles that are not closed yet */

@@ -499,8 +499,8 @@ int session_attach(struct session *s)
 	if (s->bell < 0 || s->event < 0) {
 		return err_origin(-errno);
 	}
-	return err_trace(engine_session_add(s->server->o.engine, s->page, s->bell, s->event, s,
-					    &s->engine));
+	return err_trace(
+		engine_session_add(s->server->o.engine, s->page, s->bell, s->event, s, &s->engine));
 }
 
 /* ---- the end ------------------------------------------------------------------------------ */

@@ -92,7 +92,7 @@ struct session {
 	struct hashmap buffer_map; /* struct session_buffer by id */
 	unsigned int returning;	   /* answers of the engine that are under way */
 	struct idpool handles_pool;
-	struct list comms; /* struct session_comm.link */
+	struct list comms;	 /* struct session_comm.link */
 	struct list error_waits; /* answers that wait for a sentence */
 	struct list requests;	 /* struct status_request.link */
 

@@ -243,9 +243,10 @@ void status_comm_put(struct json *j, const struct communicator *c,
 	json_string(j, "name", c->plan->name);
 	json_string(j, "uid", text);
 	json_uint(j, "size", c->size);
-	json_string(j, "state", c->state == COMMUNICATOR_READY	  ? "ready"
-				: c->state == COMMUNICATOR_FAILED ? "failed"
-								  : "forming");
+	json_string(j, "state",
+		    c->state == COMMUNICATOR_READY    ? "ready"
+		    : c->state == COMMUNICATOR_FAILED ? "failed"
+						      : "forming");
 	json_string(j, "status", status_name(c->status));
 	json_string(j, "error", c->text);
 	json_uint(j, "age_ms", jobs_now(c->jobs) - c->since);

@@ -42,7 +42,7 @@ static void put_daemon(struct json *j, const struct session *s, bool all)
 	const Rocecomm__Peer__Host *self = &server->o.jobs->self;
 	uint64_t buffers = 0, bytes = 0;
 
-	list_for_each(at, &server->sessions) {
+	list_for_each (at, &server->sessions) {
 		const struct session *other = container_of(at, struct session, link);
 
 		buffers += registry_count(&other->buffers);
@@ -71,7 +71,7 @@ static void put_daemon(struct json *j, const struct session *s, bool all)
 static void put_tenants(struct json *j, const struct session *s, bool all)
 {
 	json_open_array(j, "tenants");
-	list_for_each(at, &s->server->tenants.list) {
+	list_for_each (at, &s->server->tenants.list) {
 		const struct tenant *tenant = container_of(at, struct tenant, link);
 
 		if (tenant != s->tenant && !(all && s->admin)) {
@@ -92,7 +92,7 @@ static void put_tenants(struct json *j, const struct session *s, bool all)
 static void put_clients(struct json *j, const struct session *s, bool all)
 {
 	json_open_array(j, "clients");
-	list_for_each(at, &s->server->sessions) {
+	list_for_each (at, &s->server->sessions) {
 		const struct session *other = container_of(at, struct session, link);
 
 		if (other->state != SESSION_READY || other->admin_only ||
@@ -132,8 +132,7 @@ static const struct status_survey *find_survey(const struct status_survey *surve
 					       const struct communicator *c)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (surveys[i].nranks == c->size &&
-		    memcmp(surveys[i].uid, c->uid, UID_SIZE) == 0) {
+		if (surveys[i].nranks == c->size && memcmp(surveys[i].uid, c->uid, UID_SIZE) == 0) {
 			return &surveys[i];
 		}
 	}
@@ -178,7 +177,7 @@ static int put_jobs(struct json *j, const struct session *s, bool all,
 static void put_joining(struct json *j, const struct session *s, bool all)
 {
 	json_open_array(j, "joining");
-	list_for_each(at, &s->server->o.jobs->joining) {
+	list_for_each (at, &s->server->o.jobs->joining) {
 		const struct member *m = container_of(at, struct member, link);
 
 		if (m->uid != s->uid && !(all && s->admin)) {
@@ -197,15 +196,16 @@ static void put_joining(struct json *j, const struct session *s, bool all)
 static void put_peers(struct json *j, const struct session *s)
 {
 	json_open_array(j, "peers");
-	list_for_each(at, &s->server->o.jobs->links) {
+	list_for_each (at, &s->server->o.jobs->links) {
 		const struct hostlink *l = container_of(at, struct hostlink, link);
 
 		json_open(j, NULL);
 		json_string(j, "host", peer_name(l->peer));
 		json_string(j, "address", peer_address(l->peer));
-		json_string(j, "state", !peer_is_up(l->peer) ? "connecting"
-					: l->broken	     ? "broken"
-							     : "up");
+		json_string(j, "state",
+			    !peer_is_up(l->peer) ? "connecting"
+			    : l->broken		 ? "broken"
+						 : "up");
 		json_close(j);
 	}
 	json_close_array(j);

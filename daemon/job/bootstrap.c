@@ -220,8 +220,7 @@ static const char *join_used(struct jobs *jobs, const Rocecomm__Peer__Join *join
 		return "this unique id has formed a communicator already: every communicator needs "
 		       "an id of its own from roce_get_unique_id()";
 	}
-	if (join->env &&
-	    (formation_pending(jobs, join->uid.data) || env_taken(jobs, join))) {
+	if (join->env && (formation_pending(jobs, join->uid.data) || env_taken(jobs, join))) {
 		return "a communicator of the same name (job, port and number of calls) has this "
 		       "rank already: two processes claim one rank, or two jobs share a port and "
 		       "a run id";
@@ -299,8 +298,8 @@ static void rendezvous_add(struct rendezvous *v, struct hostlink *l,
 	if (other) {
 		rank_text(v, other, who, sizeof(who));
 		snprintf(text, sizeof(text),
-			 "%s has joined already: host %s, pid %" PRIu32 " claims the same rank", who,
-			 join->host->name, join->rank->pid);
+			 "%s has joined already: host %s, pid %" PRIu32 " claims the same rank",
+			 who, join->host->name, join->rank->pid);
 		snprintf(v->note, sizeof(v->note),
 			 "; rank %" PRIu32 " was claimed twice, the second time by host %s, pid "
 			 "%" PRIu32,
@@ -492,7 +491,8 @@ void rendezvous_link_down(struct jobs *jobs, struct hostlink *l, const char *rea
 			h++;
 		}
 		snprintf(text, sizeof(text),
-			 "host %s, from which %" PRIu32 " of %" PRIu32 " ranks had joined, is lost: "
+			 "host %s, from which %" PRIu32 " of %" PRIu32
+			 " ranks had joined, is lost: "
 			 "%s",
 			 v->hosts[h].info->name, v->hosts[h].nranks, v->size, reason);
 		/* It cannot be told; the entry would stand for this host otherwise. */

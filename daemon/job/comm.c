@@ -18,7 +18,6 @@
 #include "job/split.h"
 #include "proto/base.h"
 #include "proto/msg.h"
-#include "util/clock.h"
 #include "util/log.h"
 
 static struct communicator *communicator_free(struct communicator *c)
@@ -196,12 +195,12 @@ static int communicator_install(struct communicator *c)
 		ranks[i].handle = c->locals[i]->handle;
 		ranks[i].rank = c->locals[i]->rank;
 	}
-	return err_trace(engine_comm_add(c->jobs->engine, &params, communicator_installed, c,
-					 &c->engine));
+	return err_trace(
+		engine_comm_add(c->jobs->engine, &params, communicator_installed, c, &c->engine));
 }
 
-/* Return: false when it has failed; it may be gone then. */
-static bool communicator_link_check(struct communicator *c)
+/* See comm.h. */
+bool communicator_link_check(struct communicator *c)
 {
 	int r;
 
@@ -461,7 +460,8 @@ static void communicator_tick(struct communicator *c, uint64_t now)
 	}
 	quiet = communicator_quiet(c, &beyond);
 	if (beyond || (d->died && (quiet || now >= d->deadline))) {
-		/* The other hosts know of the doom, and best when their own operations have ended. */
+		/* The other hosts know of the doom, and best when their own operations have ended.
+		 */
 		communicator_fail(c, 0, STATUS_PEER_DIED, d->text);
 		return;
 	}
@@ -490,166 +490,6 @@ void communicators_shutdown(struct jobs *jobs, enum status status, const char *r
 			iter = 0; /* the map may have changed */
 		}
 	}
-}
-
-/* ---- links -------------------------------------------------------------------------------- */
-
-/* Refusing may remove communicators: each round takes one that has not been looked at. */
-static struct communicator *communicators_linking(struct jobs *jobs, const struct hostlink *l)
-{
-	size_t iter = 0;
-	struct communicator *c;
-
-	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
-		for (uint32_t h = 0; c->state == COMMUNICATOR_LINKING && h < c->nhosts; h++) {
-			if (c->links[h] == l) {
-				return c;
-			}
-		}
-	}
-	return NULL;
-}
-
-void communicators_link_up(struct jobs *jobs, struct hostlink *l)
-{
-	struct communicator *c;
-	size_t iter = 0;
-
-	if (!hostlink_is_up(l)) {
-		while ((c = communicators_linking(jobs, l)) != NULL) {
-			communicator_fail(c, COMMUNICATOR_TELL, STATUS_UNREACHABLE,
-					  "a host's link came up without data connections");
-		}
-		return;
-	}
-	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
-		if (c->state == COMMUNICATOR_LINKING && !communicator_link_check(c)) {
-			iter = 0; /* the map may have changed */
-		}
-	}
-}
-
-static void communicator_host_text(const struct communicator *c, uint32_t host, char *buf,
-				   size_t size)
-{
-	const uint32_t *ranks = &c->layout->by_host[c->layout->host_first[host]];
-	uint32_t n = coll_nlocal(c->layout, host);
-
-	if (n == 1) {
-		snprintf(buf, size, "host %s (rank %" PRIu32 ")", c->plan->hosts[host]->name,
-			 ranks[0]);
-	} else if (ranks[n - 1] - ranks[0] == n - 1) {
-		snprintf(buf, size, "host %s (ranks %" PRIu32 " to %" PRIu32 ")",
-			 c->plan->hosts[host]->name, ranks[0], ranks[n - 1]);
-	} else {
-		snprintf(buf, size, "host %s (%" PRIu32 " ranks, %" PRIu32 " the first of them)",
-			 c->plan->hosts[host]->name, n, ranks[0]);
-	}
-}
-
-/* Return: it needs the host still. */
-static bool communicator_needs(const struct communicator *c, uint32_t host)
-{
-	for (uint32_t r = c->layout->host_first[host]; r < c->layout->host_first[host + 1]; r++) {
-		if (!c->gone[c->layout->by_host[r]]) {
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Return: true when something was done, so that the map may have changed. */
-static bool communicator_link_down(struct communicator *c, struct hostlink *l, enum status status,
-				   const char *reason)
-{
-	char host[256], text[LIMIT_ERROR_TEXT];
-	bool used = c->root == l;
-
-	if (c->root == l) {
-		c->root = NULL;
-		if (c->status == STATUS_OK) {
-			communicator_fail(c, COMMUNICATOR_TELL, status, reason);
-			return true;
-		}
-	}
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (c->links[h] != l) {
-			continue;
-		}
-		used = true;
-		c->links[h] = NULL;
-		if (c->status != STATUS_OK || !communicator_needs(c, h)) {
-			continue;
-		}
-		communicator_host_text(c, h, host, sizeof(host));
-		snprintf(text, sizeof(text), "%s is lost: %s", host, reason);
-		/* A host that stops in order is as lost to us as one that dies. */
-		communicator_fail(c, COMMUNICATOR_TELL,
-				  c->state == COMMUNICATOR_READY ? STATUS_PEER_DIED : status, text);
-		return true;
-	}
-	return used;
-}
-
-void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status status,
-			     const char *reason)
-{
-	struct communicator *c;
-	size_t iter = 0;
-
-	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
-		if (communicator_link_down(c, l, status, reason)) {
-			iter = 0;
-		}
-	}
-}
-
-/* ---- what others want to know ------------------------------------------------------------- */
-
-void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size)
-{
-	const Rocecomm__Peer__RankPlace *place = c->plan->ranks[rank];
-
-	snprintf(buf, size, "rank %" PRIu32 " (host %s, pid %" PRIu32 "%s%s)", rank,
-		 c->plan->hosts[place->host]->name, place->pid, place->client[0] ? ", " : "",
-		 place->client);
-}
-
-void communicator_path_text(const struct communicator *c, char *buf, size_t size)
-{
-	uint32_t shown = 0;
-	int n;
-
-	if (c->nhosts == 1) {
-		snprintf(buf, size, "shared memory: all ranks are on host %s",
-			 c->plan->hosts[0]->name);
-		return;
-	}
-	n = snprintf(buf, size, "tcp: %" PRIu32 " hosts; the only transport between hosts here: ",
-		     c->nhosts);
-	for (uint32_t h = 0; h < c->nhosts && n > 0 && (size_t)n < size; h++) {
-		if (!c->links[h] || shown == 4) {
-			continue;
-		}
-		n += snprintf(buf + n, size - (size_t)n, "%s%s at %s", shown ? ", " : "",
-			      c->plan->hosts[h]->name, peer_address(c->links[h]->peer));
-		shown++;
-	}
-	if (shown + 1 < c->nhosts && n > 0 && (size_t)n < size) {
-		snprintf(buf + n, size - (size_t)n, " and %" PRIu32 " more",
-			 c->nhosts - 1 - shown);
-	}
-}
-
-bool communicator_waits(const struct communicator *c, uint64_t *ret_ms)
-{
-	uint64_t since = counter_get(&c->view->wait_since_ns);
-
-	if (since == 0 || c->state != COMMUNICATOR_READY) {
-		return false;
-	}
-	*ret_ms = clock_elapsed(clock_monotonic(), since) / CLOCK_NS_PER_MS;
-	return true;
 }
 
 void communicator_when_settled(struct communicator *c, struct communicator_wait *wait)

@@ -81,7 +81,7 @@ struct communicator {
 };
 
 enum communicator_fail_flags {
-	COMMUNICATOR_TELL = 1u << 0,	   /* the other hosts, too */
+	COMMUNICATOR_TELL = 1u << 0,	     /* the other hosts, too */
 	COMMUNICATOR_ENGINE_KNOWS = 1u << 1, /* it found out by itself */
 };
 
@@ -96,8 +96,11 @@ enum communicator_fail_flags {
 int communicator_new(struct jobs *jobs, Rocecomm__Peer__CommPrepare *plan, struct hostlink *root,
 		     struct communicator **ret, char *text, size_t text_size);
 struct communicator *communicator_find(struct jobs *jobs, const ProtobufCBinaryData *uid);
-/* Connects what is missing, goes on when all is there. @c may have failed and be gone afterwards. */
+/* Connects what is missing, goes on when all is there. @c may have failed and be gone afterwards.
+ */
 void communicator_link(struct communicator *c);
+/* Installs it in the engine when all links are up. Return: false: failed, and it may be gone. */
+bool communicator_link_check(struct communicator *c);
 void communicator_go(struct communicator *c);
 /* The first failure stays. */
 void communicator_fail(struct communicator *c, unsigned int flags, enum status status,

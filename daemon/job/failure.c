@@ -72,15 +72,16 @@ static void failure_mismatch(const struct communicator *c, const struct engine_f
 	party_text(c, f->rank_b, f->host_b, b, sizeof(b));
 	failure_signature_text(&f->a, sig_a, sizeof(sig_a));
 	failure_signature_text(&f->b, sig_b, sizeof(sig_b));
-	snprintf(text, size,
-		 "ranks disagree about operation %" PRIu64
-		 ": %s posted %s, %s posted %s; all ranks must post the same operations in the same "
-		 "order",
-		 f->seq, a, sig_a, b, sig_b);
+	snprintf(
+		text, size,
+		"ranks disagree about operation %" PRIu64
+		": %s posted %s, %s posted %s; all ranks must post the same operations in the same "
+		"order",
+		f->seq, a, sig_a, b, sig_b);
 }
 
-static void failure_length(const struct communicator *c, const struct engine_failure *f,
-			   char *text, size_t size)
+static void failure_length(const struct communicator *c, const struct engine_failure *f, char *text,
+			   size_t size)
 {
 	char a[256], b[256];
 
@@ -270,8 +271,7 @@ static enum status fail_status(uint32_t status)
 /* Does this host's rank live where the message comes from? */
 static bool rank_is_on(const struct communicator *c, int32_t rank, const struct hostlink *l)
 {
-	return rank >= 0 && (uint32_t)rank < c->size &&
-	       c->links[c->plan->ranks[rank]->host] == l;
+	return rank >= 0 && (uint32_t)rank < c->size && c->links[c->plan->ranks[rank]->host] == l;
 }
 
 static bool communicator_has(const struct communicator *c, const struct hostlink *l)

@@ -27,10 +27,10 @@ struct formation {
 	char name[LIMIT_NAME];
 	uint64_t deadline;
 	uint32_t nhosts;
-	uint32_t pending;	  /* hosts that have not answered */
-	struct hostlink **links; /* [nhosts]; NULL: ours */
-	char **names;		  /* [nhosts] */
-	bool *prepared;		  /* [nhosts] */
+	uint32_t pending;		  /* hosts that have not answered */
+	struct hostlink **links;	  /* [nhosts]; NULL: ours */
+	char **names;			  /* [nhosts] */
+	bool *prepared;			  /* [nhosts] */
 	Rocecomm__Peer__CommPrepare *own; /* for this host, not handed over yet */
 };
 
@@ -165,7 +165,7 @@ void formations_run(struct jobs *jobs)
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->formations) {
+		list_for_each (at, &jobs->formations) {
 			struct formation *f = container_of(at, struct formation, link);
 
 			if (f->own) {
@@ -179,7 +179,7 @@ void formations_run(struct jobs *jobs)
 
 bool formation_pending(struct jobs *jobs, const uint8_t joined[UID_SIZE])
 {
-	list_for_each(at, &jobs->formations) {
+	list_for_each (at, &jobs->formations) {
 		if (memcmp(container_of(at, struct formation, link)->joined, joined, UID_SIZE) ==
 		    0) {
 			return true;
@@ -190,7 +190,7 @@ bool formation_pending(struct jobs *jobs, const uint8_t joined[UID_SIZE])
 
 static struct formation *formation_find(struct jobs *jobs, const ProtobufCBinaryData *uid)
 {
-	list_for_each(at, &jobs->formations) {
+	list_for_each (at, &jobs->formations) {
 		struct formation *f = container_of(at, struct formation, link);
 
 		if (uid->len == UID_SIZE && memcmp(f->uid, uid->data, UID_SIZE) == 0) {
@@ -296,7 +296,7 @@ void formations_link_down(struct jobs *jobs, struct hostlink *l, const char *rea
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->formations) {
+		list_for_each (at, &jobs->formations) {
 			struct formation *f = container_of(at, struct formation, link);
 			uint32_t h = 0;
 
@@ -339,7 +339,7 @@ void formations_tick(struct jobs *jobs, uint64_t now)
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->formations) {
+		list_for_each (at, &jobs->formations) {
 			struct formation *f = container_of(at, struct formation, link);
 
 			if (f->deadline <= now) {

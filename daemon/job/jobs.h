@@ -64,7 +64,7 @@ struct jobs {
 	uv_timer_t soon; /* for what must not happen inside a call */
 	bool ticking;
 	unsigned int closing; /* timers that are not closed yet */
-	bool stopped; /* the engine is: nothing may be asked of it any more */
+	bool stopped;	      /* the engine is: nothing may be asked of it any more */
 	void (*closed)(void *arg);
 	void *closed_arg;
 };
@@ -72,7 +72,8 @@ struct jobs {
 int jobs_new(const struct jobs_options *options, struct jobs **ret);
 /* Before anything else is called; peers need jobs for their events and jobs need peers. */
 void jobs_set_peers(struct jobs *jobs, struct peers *peers);
-/* The daemon stops: every communicator fails with @status, here; every rank that waits is refused. */
+/* The daemon stops: every communicator fails with @status, here; every rank that waits is refused.
+ */
 void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason);
 /* The engine was stopped: all that is left can be given back at once. */
 void jobs_engine_stopped(struct jobs *jobs);

@@ -106,8 +106,7 @@ static void member_leave_joining(struct member *m, const char *died)
 	snprintf(text, sizeof(text),
 		 "rank %" PRIu32 " (host %s, pid %" PRIu32 ", %s) gave up while the communicator "
 		 "was being formed: %s",
-		 m->rank, jobs_host(m->jobs), m->pid, m->client,
-		 died ? died : "it left");
+		 m->rank, jobs_host(m->jobs), m->pid, m->client, died ? died : "it left");
 	member_withdraw(m, STATUS_PEER_DIED, text);
 	member_over(m);
 }
@@ -239,8 +238,8 @@ static void member_options_resolve(const struct jobs *jobs, const struct member_
 				   uint32_t *ret_join, uint32_t *ret_arrival,
 				   uint32_t *ret_transfer)
 {
-	*ret_join = options->join_timeout_ms ? options->join_timeout_ms
-					     : jobs->config->join_timeout_ms;
+	*ret_join =
+		options->join_timeout_ms ? options->join_timeout_ms : jobs->config->join_timeout_ms;
 	*ret_arrival = options->arrival_timeout_ms ? options->arrival_timeout_ms
 						   : jobs->config->arrival_timeout_ms;
 	if (options->arrival_timeout_ms == UINT32_MAX) {
@@ -262,9 +261,9 @@ static enum status member_connect(struct member *m, const struct member_root *ro
 		m->starting = false;
 		list_remove(&m->link);
 		snprintf(text, size, "cannot connect to host %s, where the ranks meet: %s",
-			 root->host.name[0] ? root->host.name
+			 root->host.name[0]	  ? root->host.name
 			 : root->host.n_addresses ? root->host.addresses[0]
-						   : "?",
+						  : "?",
 			 strerror(-r));
 		return r == -EINVAL ? STATUS_UNREACHABLE : status_from_errno(r);
 	}
@@ -447,7 +446,7 @@ enum status member_split(struct jobs *jobs, struct member *m, struct member *par
 
 struct member *member_find(struct jobs *jobs, const uint8_t joined[UID_SIZE], uint32_t rank)
 {
-	list_for_each(at, &jobs->joining) {
+	list_for_each (at, &jobs->joining) {
 		struct member *m = container_of(at, struct member, link);
 
 		if (m->rank == rank && memcmp(m->joined, joined, UID_SIZE) == 0) {
@@ -460,7 +459,7 @@ struct member *member_find(struct jobs *jobs, const uint8_t joined[UID_SIZE], ui
 /* The next one that a refusal is for, or NULL. */
 static struct member *members_next(struct jobs *jobs, const uint8_t joined[UID_SIZE], int32_t rank)
 {
-	list_for_each(at, &jobs->joining) {
+	list_for_each (at, &jobs->joining) {
 		struct member *m = container_of(at, struct member, link);
 
 		if (memcmp(m->joined, joined, UID_SIZE) == 0 &&
@@ -505,14 +504,14 @@ void members_root_down(struct jobs *jobs, struct hostlink *l, enum status status
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->joining) {
+		list_for_each (at, &jobs->joining) {
 			struct member *m = container_of(at, struct member, link);
 
 			if (m->root == l) {
 				m->root = NULL;
 				snprintf(text, sizeof(text),
-					 "host %s, where the ranks meet, is lost: %s",
-					 m->root_name, reason);
+					 "host %s, where the ranks meet, is lost: %s", m->root_name,
+					 reason);
 				member_refuse(m, status, text);
 				found = true;
 				break;
@@ -523,7 +522,7 @@ void members_root_down(struct jobs *jobs, struct hostlink *l, enum status status
 
 void members_root_merged(struct jobs *jobs, struct hostlink *from, struct hostlink *into)
 {
-	list_for_each(at, &jobs->joining) {
+	list_for_each (at, &jobs->joining) {
 		struct member *m = container_of(at, struct member, link);
 
 		if (m->root == from) {
@@ -545,7 +544,7 @@ void members_tick(struct jobs *jobs, uint64_t now)
 	}
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->joining) {
+		list_for_each (at, &jobs->joining) {
 			struct member *m = container_of(at, struct member, link);
 
 			if (m->deadline <= now) {

@@ -63,11 +63,11 @@ struct member {
 	uint8_t joined[UID_SIZE];
 	bool has_parent; /* it splits off: */
 	uint8_t parent[UID_SIZE];
-	uint32_t rank;	 /* in the communicator, or in the parent while it splits */
-	uint32_t local;	 /* among the ranks of this host */
-	uint64_t splits; /* done so far */
+	uint32_t rank;	   /* in the communicator, or in the parent while it splits */
+	uint32_t local;	   /* among the ranks of this host */
+	uint64_t splits;   /* done so far */
 	uint64_t deadline; /* ms; the root's own time-out comes before */
-	bool at_root;	 /* this daemon collects the ranks */
+	bool at_root;	   /* this daemon collects the ranks */
 	struct hostlink *root;
 	char root_name[LIMIT_NAME];
 	struct list link; /* jobs.joining; jobs.ending */
@@ -80,9 +80,9 @@ struct member {
 };
 
 struct member_options {
-	const char *name;	      /* of the communicator */
-	uint32_t join_timeout_ms;     /* each 0: as configured */
-	uint32_t arrival_timeout_ms;  /* UINT32_MAX: never */
+	const char *name;	     /* of the communicator */
+	uint32_t join_timeout_ms;    /* each 0: as configured */
+	uint32_t arrival_timeout_ms; /* UINT32_MAX: never */
 	uint32_t transfer_timeout_ms;
 };
 

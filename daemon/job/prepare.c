@@ -122,7 +122,7 @@ static void prepare_reject(struct jobs *jobs, struct hostlink *l,
 static bool prepare_root_is(struct jobs *jobs, const struct hostlink *l,
 			    const Rocecomm__Peer__CommPrepare *plan)
 {
-	list_for_each(at, &jobs->joining) {
+	list_for_each (at, &jobs->joining) {
 		const struct member *m = container_of(at, struct member, link);
 
 		if (memcmp(m->joined, plan->joined.data, UID_SIZE) == 0 &&

@@ -88,7 +88,7 @@ static struct split *split_find(struct communicator *parent, uint64_t number,
 				unsigned int *ret_pending)
 {
 	*ret_pending = 0;
-	list_for_each(at, &parent->jobs->splits) {
+	list_for_each (at, &parent->jobs->splits) {
 		struct split *s = container_of(at, struct split, link);
 
 		if (s->parent == parent && s->number == number) {
@@ -155,15 +155,14 @@ void split_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Spl
 	struct split *s;
 
 	if (!parent || parent->status != STATUS_OK || parent->doom.on) {
-		split_refuse(jobs, l, msg, parent && parent->status ? parent->status
-								   : STATUS_PEER_DIED,
-			     !parent			 ? "the parent communicator is gone"
+		split_refuse(jobs, l, msg,
+			     parent && parent->status ? parent->status : STATUS_PEER_DIED,
+			     !parent			   ? "the parent communicator is gone"
 			     : parent->status != STATUS_OK ? parent->text
 							   : parent->doom.text);
 		return;
 	}
-	if (msg->rank >= parent->size ||
-	    parent->links[parent->plan->ranks[msg->rank]->host] != l) {
+	if (msg->rank >= parent->size || parent->links[parent->plan->ranks[msg->rank]->host] != l) {
 		log_warn("a Split for rank %" PRIu32 " is dropped: the rank is not on that host",
 			 msg->rank);
 		return;
@@ -310,7 +309,7 @@ void splits_parent_gone(struct communicator *parent, enum status status, const c
 
 	while (found) {
 		found = false;
-		list_for_each(at, &parent->jobs->splits) {
+		list_for_each (at, &parent->jobs->splits) {
 			struct split *s = container_of(at, struct split, link);
 
 			if (s->parent == parent) {
@@ -324,7 +323,7 @@ void splits_parent_gone(struct communicator *parent, enum status status, const c
 	found = parent->host != 0;
 	while (found) {
 		found = false;
-		list_for_each(at, &parent->jobs->joining) {
+		list_for_each (at, &parent->jobs->joining) {
 			struct member *m = container_of(at, struct member, link);
 
 			if (m->has_parent && memcmp(m->parent, parent->uid, UID_SIZE) == 0) {
@@ -339,7 +338,7 @@ void splits_parent_gone(struct communicator *parent, enum status status, const c
 void split_gone(struct jobs *jobs, const uint8_t joined[UID_SIZE], enum status status,
 		const char *text)
 {
-	list_for_each(at, &jobs->splits) {
+	list_for_each (at, &jobs->splits) {
 		struct split *s = container_of(at, struct split, link);
 
 		if (memcmp(s->joined, joined, UID_SIZE) == 0) {
@@ -372,7 +371,7 @@ void splits_tick(struct jobs *jobs, uint64_t now)
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->splits) {
+		list_for_each (at, &jobs->splits) {
 			struct split *s = container_of(at, struct split, link);
 
 			if (s->deadline <= now) {

@@ -111,7 +111,7 @@ void surveys_tick(struct jobs *jobs, uint64_t now)
 
 	while (found) {
 		found = false;
-		list_for_each(at, &jobs->surveys) {
+		list_for_each (at, &jobs->surveys) {
 			struct survey *s = container_of(at, struct survey, link);
 
 			if (s->pending == 0 || s->deadline <= now) {
@@ -128,7 +128,7 @@ void surveys_tick(struct jobs *jobs, uint64_t now)
 
 void surveys_link_down(struct jobs *jobs, struct hostlink *l)
 {
-	list_for_each(at, &jobs->surveys) {
+	list_for_each (at, &jobs->surveys) {
 		struct survey *s = container_of(at, struct survey, link);
 
 		for (uint32_t h = 0; h < s->nhosts; h++) {
@@ -177,7 +177,7 @@ bool survey_on_answer(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *m
 {
 	const Rocecomm__Peer__StatusAnswer *answer = (const Rocecomm__Peer__StatusAnswer *)msg;
 
-	list_for_each(at, &jobs->surveys) {
+	list_for_each (at, &jobs->surveys) {
 		struct survey *s = container_of(at, struct survey, link);
 		uint32_t h = 0;
 

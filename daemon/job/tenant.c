@@ -35,7 +35,7 @@ static void tenant_limits(struct tenant *tenant, const struct config_tenant *c)
 
 void tenants_reload(struct tenants *t)
 {
-	list_for_each(at, &t->list) {
+	list_for_each (at, &t->list) {
 		struct tenant *tenant = container_of(at, struct tenant, link);
 
 		for (size_t i = 0; i < t->config->ntenants; i++) {
@@ -79,7 +79,7 @@ int tenants_get(struct tenants *t, uid_t uid, struct tenant **ret)
 {
 	const struct config_tenant *c = config_tenant_of(t->config, uid);
 
-	list_for_each(at, &t->list) {
+	list_for_each (at, &t->list) {
 		struct tenant *tenant = container_of(at, struct tenant, link);
 
 		if (strcmp(tenant->name, c->name) == 0) {
