@@ -82,6 +82,12 @@ static void piece_combine(struct op_run *run, const struct plan_piece *piece, ui
 		args.divisor = ctx->comm->nranks;
 	}
 	args.dst = op_ref(ctx, run, &refs[piece->nsrc], first, lo) + off;
+	if (piece->final && piece->nsrc == 1 && sig->op >= REDOP_LAND) {
+		/* One rank alone: its logical result is 0 or 1, too: x or x. */
+		src[1] = src[0];
+		args.nsrc = 2;
+		args.op = REDOP_LOR;
+	}
 	if (piece->nsrc > 1 || args.dst != src[0].ptr) {
 		counter_add(piece->nsrc > 1 ? &view->bytes_reduced : &view->bytes_copied, bytes);
 	}
