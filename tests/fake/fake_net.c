@@ -1,0 +1,742 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Fake network: implementation
+ *
+ * Thread: the test's      Owns: see fake_net.h      Locks: none
+ */
+#include "tests/fake/fake_net.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/base.h"
+#include "util/list.h"
+#include "util/log.h"
+
+enum event_kind { EVENT_UP, EVENT_MESSAGE, EVENT_DOWN, EVENT_REFUSED };
+
+struct event {
+	struct list link;
+	enum event_kind kind;
+	uint16_t type;
+	uint8_t *body;
+	size_t size;
+	struct peer *unknown; /* connected without a host id */
+};
+
+struct peer {
+	struct peers *owner;
+	unsigned int other;
+	uint8_t id[PEER_HOST_ID];
+	bool known;
+	bool up;
+	void *user;
+	char name[32];
+	struct list unsent; /* of an unknown one */
+};
+
+struct peers {
+	struct fake_net *net;
+	unsigned int index;
+	struct peer *peer[FAKE_HOSTS];
+	struct list inbox[FAKE_HOSTS]; /* struct event.link, by the other host */
+};
+
+struct answer {
+	struct list link;
+	engine_done_fn done;
+	void *arg;
+};
+
+struct engine {
+	struct list answers;
+	struct list peers; /* what was never given back */
+	struct list comms;
+};
+struct engine_peer {
+	struct list link;
+};
+struct engine_comm {
+	struct list link;
+	enum status failed;
+	uint32_t detached;
+};
+
+struct fake_host {
+	struct fake_net *net;
+	unsigned int index;
+	bool alive, unplugged;
+	struct peers peers;
+	struct engine engine;
+	struct jobs *jobs;
+	bool closed;
+	struct fake_rank *ranks[FAKE_RANKS * 8];
+	unsigned int nranks;
+};
+
+struct fake_net {
+	uv_loop_t loop;
+	uint64_t random;
+	struct config *config;
+	unsigned int nhosts;
+	struct fake_host hosts[FAKE_HOSTS];
+};
+
+uint64_t fake_random(struct fake_net *net, uint64_t below)
+{
+	net->random = net->random * 6364136223846793005u + 1442695040888963407u;
+	return below ? (net->random >> 33) % below : 0;
+}
+
+/* ---- peers -------------------------------------------------------------------------------- */
+
+static void push(struct fake_net *net, unsigned int to, unsigned int from, struct event *e)
+{
+	if (net->hosts[to].alive) {
+		list_append(&net->hosts[to].peers.inbox[from], &e->link);
+	} else {
+		free(e->body);
+		free(e);
+	}
+}
+
+static struct event *event_new(enum event_kind kind)
+{
+	struct event *e = calloc(1, sizeof(*e));
+
+	assert(e);
+	e->kind = kind;
+	list_init(&e->link);
+	return e;
+}
+
+static struct peer *peer_make(struct peers *peers, unsigned int other)
+{
+	struct peer *p = calloc(1, sizeof(*p));
+
+	assert(p);
+	p->owner = peers;
+	p->other = other;
+	list_init(&p->unsent);
+	snprintf(p->name, sizeof(p->name), "host%u", other);
+	memset(p->id, (int)other + 1, sizeof(p->id));
+	return p;
+}
+
+uint16_t peers_port(const struct peers *peers)
+{
+	return (uint16_t)(1000 + peers->index);
+}
+
+bool peers_is_self(const struct peers *peers, const struct peer_host *host)
+{
+	return host->port == peers_port(peers);
+}
+
+int peers_connect(struct peers *peers, const struct peer_host *host, struct peer **ret)
+{
+	static const uint8_t none[PEER_HOST_ID];
+	struct fake_net *net = peers->net;
+	bool known = memcmp(host->host_id, none, sizeof(none)) != 0;
+	unsigned int other = known ? host->host_id[0] - 1u : host->port - 1000u;
+	bool reached = net->hosts[other].alive && !net->hosts[other].unplugged &&
+		       !net->hosts[peers->index].unplugged;
+	struct event *e;
+
+	if (other == peers->index) {
+		return -EINVAL;
+	}
+	if (known && peers->peer[other]) {
+		*ret = peers->peer[other];
+		return 0;
+	}
+	*ret = peer_make(peers, other);
+	e = event_new(reached ? EVENT_UP : EVENT_REFUSED);
+	if (known) {
+		peers->peer[other] = *ret;
+		(*ret)->known = true;
+	} else {
+		e->unknown = *ret;
+	}
+	push(net, peers->index, other, e);
+	if (reached) {
+		push(net, other, peers->index, event_new(EVENT_UP));
+	}
+	return 0;
+}
+
+static struct event *message_new(uint16_t type, const ProtobufCMessage *msg)
+{
+	struct event *e = event_new(EVENT_MESSAGE);
+
+	e->type = type;
+	e->size = protobuf_c_message_get_packed_size(msg);
+	e->body = malloc(e->size + 1);
+	assert(e->body);
+	protobuf_c_message_pack(msg, e->body);
+	return e;
+}
+
+int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
+{
+	struct event *e = message_new(type, msg);
+
+	if (!peer->known) {
+		list_append(&peer->unsent, &e->link);
+	} else {
+		push(peer->owner->net, peer->other, peer->owner->index, e);
+	}
+	return 0;
+}
+
+void peer_break(struct peer *peer, const char *reason)
+{
+	push(peer->owner->net, peer->owner->index, peer->other, event_new(EVENT_DOWN));
+	push(peer->owner->net, peer->other, peer->owner->index, event_new(EVENT_DOWN));
+}
+
+const uint8_t *peer_host_id(const struct peer *peer)
+{
+	return peer->id;
+}
+
+const char *peer_name(const struct peer *peer)
+{
+	return peer->name;
+}
+
+const char *peer_address(const struct peer *peer)
+{
+	return "fake";
+}
+
+bool peer_is_up(const struct peer *peer)
+{
+	return peer->up;
+}
+
+void peer_set_user(struct peer *peer, void *user)
+{
+	peer->user = user;
+}
+
+void *peer_user(const struct peer *peer)
+{
+	return peer->user;
+}
+
+static void events_drop(struct list *list)
+{
+	while (!list_empty(list)) {
+		struct event *e = container_of(list_first(list), struct event, link);
+
+		list_remove(&e->link);
+		free(e->body);
+		free(e);
+	}
+}
+
+static void deliver_down(struct fake_host *h, struct peer *p, enum status status)
+{
+	jobs_peers_events.down(h->jobs, p, status, "the fake network lost it");
+	if (h->peers.peer[p->other] == p) {
+		h->peers.peer[p->other] = NULL;
+	}
+	events_drop(&p->unsent);
+	free(p);
+}
+
+static void deliver_up(struct fake_host *h, unsigned int other, struct peer *unknown)
+{
+	struct peer *p = h->peers.peer[other];
+
+	if (unknown) {
+		while (!list_empty(&unknown->unsent)) {
+			struct event *e =
+				container_of(list_first(&unknown->unsent), struct event, link);
+
+			list_remove(&e->link);
+			push(h->net, other, h->index, e);
+		}
+		if (p) {
+			jobs_peers_events.merged(h->jobs, unknown, p);
+			free(unknown);
+		} else {
+			unknown->known = true;
+			h->peers.peer[other] = unknown;
+			p = unknown;
+		}
+	}
+	if (!p) {
+		p = peer_make(&h->peers, other);
+		p->known = true;
+		h->peers.peer[other] = p;
+	}
+	if (!p->up) {
+		jobs_peers_events.stream(h->jobs, p, dup(2), 0);
+		p->up = true;
+		jobs_peers_events.up(h->jobs, p);
+	}
+}
+
+static void deliver(struct fake_host *h, unsigned int other)
+{
+	struct event *e = container_of(list_first(&h->peers.inbox[other]), struct event, link);
+	struct peer *p = h->peers.peer[other];
+
+	list_remove(&e->link);
+	switch (e->kind) {
+	case EVENT_UP:
+		deliver_up(h, other, e->unknown);
+		break;
+	case EVENT_MESSAGE:
+		if (p && p->up) {
+			jobs_peers_events.message(h->jobs, p, e->type, e->body, e->size);
+		}
+		break;
+	case EVENT_REFUSED:
+		p = e->unknown ? e->unknown : p;
+		if (p) {
+			deliver_down(h, p, STATUS_UNREACHABLE);
+		}
+		break;
+	case EVENT_DOWN:
+		if (p) {
+			deliver_down(h, p, STATUS_PEER_DIED);
+		}
+		break;
+	}
+	free(e->body);
+	free(e);
+}
+
+/* ---- engine ------------------------------------------------------------------------------- */
+
+static void answer(struct engine *engine, engine_done_fn done, void *arg)
+{
+	struct answer *a = calloc(1, sizeof(*a));
+
+	assert(a);
+	a->done = done;
+	a->arg = arg;
+	list_append(&engine->answers, &a->link);
+}
+
+static void answer_run(struct engine *engine)
+{
+	struct answer *a = container_of(list_first(&engine->answers), struct answer, link);
+
+	list_remove(&a->link);
+	a->done(a->arg);
+	free(a);
+}
+
+int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
+{
+	*ret = calloc(1, sizeof(**ret));
+	assert(*ret);
+	list_append(&engine->peers, &(*ret)->link);
+	return 0;
+}
+
+int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd)
+{
+	close(fd);
+	return 0;
+}
+
+void engine_peer_remove(struct engine *engine, struct engine_peer *peer, engine_done_fn done,
+			void *arg)
+{
+	list_remove(&peer->link);
+	free(peer);
+	answer(engine, done, arg);
+}
+
+int engine_comm_add(struct engine *engine, const struct engine_comm_params *params,
+		    engine_done_fn done, void *arg, struct engine_comm **ret)
+{
+	*ret = calloc(1, sizeof(**ret));
+	assert(*ret);
+	list_append(&engine->comms, &(*ret)->link);
+	for (uint32_t h = 0; h < params->layout->nhosts; h++) {
+		assert((params->peers[h] == NULL) == (h == params->host));
+	}
+	answer(engine, done, arg);
+	return 0;
+}
+
+void engine_comm_fail(struct engine *engine, struct engine_comm *comm, enum status status)
+{
+	if (comm->failed == STATUS_OK) {
+		comm->failed = status;
+	}
+}
+
+void engine_comm_detach(struct engine *engine, struct engine_comm *comm, uint32_t local,
+			engine_done_fn done, void *arg)
+{
+	comm->detached++;
+	answer(engine, done, arg);
+}
+
+void engine_comm_remove(struct engine *engine, struct engine_comm *comm, engine_done_fn done,
+			void *arg)
+{
+	list_remove(&comm->link);
+	free(comm);
+	answer(engine, done, arg);
+}
+
+/* ---- hosts -------------------------------------------------------------------------------- */
+
+static void host_init(struct fake_net *net, unsigned int index)
+{
+	static const char *const address[] = {"192.0.2.1"};
+	struct fake_host *h = &net->hosts[index];
+	struct jobs_options options = {
+		.loop = &net->loop,
+		.engine = &h->engine,
+		.config = net->config,
+		.addresses = address,
+		.naddresses = 1,
+	};
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "host%u", index);
+	memset(options.host_id, (int)index + 1, sizeof(options.host_id));
+	options.host = name;
+	h->net = net;
+	h->index = index;
+	h->alive = true;
+	h->peers.net = net;
+	h->peers.index = index;
+	list_init(&h->engine.answers);
+	list_init(&h->engine.peers);
+	list_init(&h->engine.comms);
+	for (unsigned int i = 0; i < FAKE_HOSTS; i++) {
+		list_init(&h->peers.inbox[i]);
+	}
+	r = jobs_new(&options, &h->jobs);
+	assert(r == 0);
+	jobs_set_peers(h->jobs, &h->peers);
+}
+
+struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed)
+{
+	struct fake_net *net = calloc(1, sizeof(*net));
+
+	assert(net && hosts <= FAKE_HOSTS);
+	net->random = seed * 2654435761u + 12345;
+	net->nhosts = hosts;
+	log_set_level(LOG_LEVEL_ERROR);
+	uv_loop_init(&net->loop);
+	if (config_new(&net->config) < 0) {
+		abort();
+	}
+	for (unsigned int i = 0; i < hosts; i++) {
+		host_init(net, i);
+	}
+	return net;
+}
+
+static void host_on_closed(void *arg)
+{
+	struct fake_host *h = arg;
+
+	h->closed = true;
+}
+
+static void host_answers(struct fake_host *h)
+{
+	while (!list_empty(&h->engine.answers)) {
+		answer_run(&h->engine);
+	}
+}
+
+static void host_close(struct fake_host *h)
+{
+	struct fake_net *net = h->net;
+
+	h->alive = false;
+	for (unsigned int i = 0; i < net->nhosts; i++) {
+		events_drop(&h->peers.inbox[i]);
+		if (h->peers.peer[i]) {
+			deliver_down(h, h->peers.peer[i], STATUS_SHUTDOWN);
+		}
+	}
+	host_answers(h);
+	jobs_close(h->jobs, host_on_closed, h);
+	while (!h->closed) {
+		uv_run(&net->loop, UV_RUN_NOWAIT);
+	}
+	host_answers(h);
+	h->jobs = jobs_free(h->jobs);
+	while (!list_empty(&h->engine.peers)) {
+		struct engine_peer *p =
+			container_of(list_first(&h->engine.peers), struct engine_peer, link);
+
+		list_remove(&p->link);
+		free(p);
+	}
+	while (!list_empty(&h->engine.comms)) {
+		struct engine_comm *c =
+			container_of(list_first(&h->engine.comms), struct engine_comm, link);
+
+		list_remove(&c->link);
+		free(c);
+	}
+}
+
+struct fake_net *fake_net_free(struct fake_net *net)
+{
+	fake_run(net);
+	for (unsigned int i = 0; i < net->nhosts; i++) {
+		if (net->hosts[i].alive) {
+			host_close(&net->hosts[i]);
+		}
+	}
+	uv_loop_close(&net->loop);
+	config_free(net->config);
+	free(net);
+	return NULL;
+}
+
+struct jobs *fake_jobs(struct fake_net *net, unsigned int host)
+{
+	return net->hosts[host].jobs;
+}
+
+struct config *fake_config(struct fake_net *net)
+{
+	return net->config;
+}
+
+bool fake_alive(const struct fake_net *net, unsigned int host)
+{
+	return net->hosts[host].alive;
+}
+
+void fake_unplug(struct fake_net *net, unsigned int host)
+{
+	net->hosts[host].unplugged = true;
+}
+
+static void inbox_lost(struct fake_host *h, unsigned int other)
+{
+	struct list *inbox = &h->peers.inbox[other];
+
+	while (!list_empty(inbox)) {
+		struct event *e = container_of(list_first(inbox), struct event, link);
+		struct peer *unknown = e->unknown;
+
+		list_remove(&e->link);
+		free(e->body);
+		free(e);
+		if (unknown) {
+			deliver_down(h, unknown, STATUS_UNREACHABLE);
+		}
+	}
+}
+
+void fake_kill(struct fake_net *net, unsigned int host)
+{
+	struct fake_host *h = &net->hosts[host];
+
+	/* Its words still on the way are lost, and it hears nothing any more. */
+	h->alive = false;
+	for (unsigned int i = 0; i < net->nhosts; i++) {
+		if (net->hosts[i].alive) {
+			inbox_lost(&net->hosts[i], host);
+			push(net, i, host, event_new(EVENT_DOWN));
+		}
+	}
+	host_answers(h);
+	jobs_engine_stopped(h->jobs);
+	for (unsigned int i = 0; i < h->nranks; i++) {
+		fake_leave(h->ranks[i], "its host died");
+	}
+	host_close(h);
+}
+
+/* ---- steps -------------------------------------------------------------------------------- */
+
+bool fake_step(struct fake_net *net)
+{
+	struct {
+		struct fake_host *host;
+		unsigned int other;
+	} choice[FAKE_HOSTS * (FAKE_HOSTS + 1)];
+	unsigned int n = 0, pick;
+
+	uv_run(&net->loop, UV_RUN_NOWAIT);
+	for (unsigned int i = 0; i < net->nhosts; i++) {
+		struct fake_host *h = &net->hosts[i];
+
+		for (unsigned int j = 0; h->alive && j < net->nhosts; j++) {
+			if (!list_empty(&h->peers.inbox[j])) {
+				choice[n].host = h;
+				choice[n++].other = j;
+			}
+		}
+		if (h->alive && !list_empty(&h->engine.answers)) {
+			choice[n].host = h;
+			choice[n++].other = UINT32_MAX;
+		}
+	}
+	if (n == 0) {
+		return false;
+	}
+	pick = (unsigned int)fake_random(net, n);
+	if (choice[pick].other == UINT32_MAX) {
+		answer_run(&choice[pick].host->engine);
+	} else {
+		deliver(choice[pick].host, choice[pick].other);
+	}
+	return true;
+}
+
+void fake_run(struct fake_net *net)
+{
+	bool more = true;
+
+	/* A timer of 0 ms may bring more. */
+	while (more) {
+		more = false;
+		while (fake_step(net)) {
+			more = true;
+		}
+		uv_run(&net->loop, UV_RUN_NOWAIT);
+	}
+}
+
+void fake_run_ms(struct fake_net *net, unsigned int ms)
+{
+	uint64_t end;
+
+	uv_update_time(&net->loop);
+	end = uv_now(&net->loop) + ms;
+	do {
+		fake_run(net);
+		usleep(5000);
+		uv_update_time(&net->loop);
+	} while (uv_now(&net->loop) < end);
+	fake_run(net);
+}
+
+/* ---- ranks -------------------------------------------------------------------------------- */
+
+static void rank_ready(struct member *m)
+{
+	struct fake_rank *r = container_of(m, struct fake_rank, m);
+
+	assert(r->state == FAKE_JOINING);
+	r->state = FAKE_READY;
+}
+
+static void rank_refused(struct member *m, enum status status, const char *text)
+{
+	struct fake_rank *r = container_of(m, struct fake_rank, m);
+
+	assert(r->state == FAKE_JOINING);
+	r->state = FAKE_REFUSED;
+	r->status = status;
+	snprintf(r->text, sizeof(r->text), "%s", text);
+}
+
+static const struct member_ops rank_ops = {.ready = rank_ready, .refused = rank_refused};
+
+static const struct member_options rank_options = {.name = "test"};
+
+static void rank_init(struct fake_net *net, struct fake_rank *r, unsigned int host)
+{
+	struct fake_host *h = &net->hosts[host];
+
+	memset(r, 0, sizeof(*r));
+	r->host = h;
+	r->m.ops = &rank_ops;
+	r->m.pid = 100 + h->nranks;
+	r->m.client = "fake";
+	r->state = FAKE_JOINING;
+	assert(h->nranks < ARRAY_SIZE(h->ranks));
+	h->ranks[h->nranks++] = r;
+}
+
+static void rank_started(struct fake_rank *r, enum status status)
+{
+	if (status != STATUS_OK) {
+		assert(r->state == FAKE_JOINING);
+		r->state = FAKE_REFUSED;
+		r->status = status;
+	}
+}
+
+void fake_join(struct fake_net *net, struct fake_rank *r, unsigned int host,
+	       const uint8_t id[LIMIT_UNIQUE_ID], uint32_t rank, uint32_t size)
+{
+	rank_init(net, r, host);
+	rank_started(r, member_join(r->host->jobs, &r->m, id, LIMIT_UNIQUE_ID, rank, size,
+				    &rank_options, r->text, sizeof(r->text)));
+}
+
+void fake_join_env(struct fake_net *net, struct fake_rank *r, unsigned int host, unsigned int root,
+		   const char *name, uint32_t rank, uint32_t size)
+{
+	char address[] = "192.0.2.1";
+	char *roots[] = {address};
+	struct member_env env = {.name = name, .roots = roots, .nroots = 1, .port = 1000 + root};
+
+	rank_init(net, r, host);
+	rank_started(r, member_join_env(r->host->jobs, &r->m, &env, rank, size, &rank_options,
+					r->text, sizeof(r->text)));
+}
+
+bool fake_split(struct fake_net *net, struct fake_rank *r, struct fake_rank *parent, int32_t color,
+		int32_t key)
+{
+	bool none = false;
+	enum status status;
+
+	rank_init(net, r, parent->host->index);
+	status = member_split(r->host->jobs, &r->m, &parent->m, color, key, &rank_options, &none,
+			      r->text, sizeof(r->text));
+	rank_started(r, status);
+	if (none && status == STATUS_OK) {
+		r->state = FAKE_LEFT;
+	}
+	return none;
+}
+
+static void rank_left(void *arg)
+{
+	struct fake_rank *r = arg;
+
+	assert(r->state == FAKE_LEAVING);
+	r->state = FAKE_LEFT;
+}
+
+void fake_leave(struct fake_rank *r, const char *died)
+{
+	if (r->state == FAKE_JOINING || r->state == FAKE_READY) {
+		r->state = FAKE_LEAVING;
+		member_leave(&r->m, died, rank_left, r);
+	}
+}
+
+void fake_post(struct fake_rank *r, uint64_t posted, uint64_t completed)
+{
+	struct comm_view *v = r->m.comm->view;
+
+	counter_set(&v->ranks[r->m.local].posted, posted);
+	counter_set(&v->completed, completed);
+}
+
+enum status fake_failed(const struct fake_rank *r)
+{
+	return r->m.comm->engine->failed;
+}
