@@ -72,7 +72,7 @@ static void result_print(struct result *result, const struct step *step)
 {
 	int size = roce_comm_size(step->comm);
 	size_t n = result->steps;
-	char name[16];
+	char name[24];
 
 	printf("\n%-8s %8s %9s %10s %9s %12s %12s\n", "bucket", "tensors", "MiB", "ready ms",
 	       "time ms", "algbw GB/s", "busbw GB/s");

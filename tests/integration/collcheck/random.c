@@ -149,6 +149,9 @@ int mode_random(struct collcheck *cc)
 	for (unsigned int i = 0; i < cc->comms; i++) {
 		roce_comm_destroy(x->comms[i]);
 	}
+	for (unsigned int i = 0; i < 2 * WINDOW; i++) {
+		arena_deinit(&x->arenas[i % 2][i / 2], cc->client);
+	}
 	printf("done %lu operations\n", rounds * WINDOW);
 	return 0;
 }
