@@ -119,7 +119,7 @@ void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status 
 
 /* "rank 3 (host b, pid 42, train.py)" */
 void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size);
-/* "tcp: 2 hosts; ...: b at 10.1.0.2:4870 via eth0": what is in use, and why */
+/* "tcp (...): 2 hosts, b at 10.1.0.2:4870 via eth0": what is in use, and why */
 void communicator_path_text(const struct communicator *c, char *buf, size_t size);
 /* Whether some operation of it waits, and since when (ms ago). */
 bool communicator_waits(const struct communicator *c, uint64_t *ret_ms);

@@ -32,7 +32,8 @@ void communicator_path_text(const struct communicator *c, char *buf, size_t size
 		return;
 	}
 	n = snprintf(buf, size,
-		     "tcp: %" PRIu32 " hosts; the only transport between hosts here: ", c->nhosts);
+		     "tcp (no other transport between hosts is built in): %" PRIu32 " hosts, ",
+		     c->nhosts);
 	for (uint32_t h = 0; h < c->nhosts && n > 0 && (size_t)n < size; h++) {
 		if (!c->links[h] || shown == 4) {
 			continue;
