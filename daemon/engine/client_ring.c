@@ -130,12 +130,21 @@ bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, ui
 
 void engine_region_release(struct engine_region *r)
 {
+	struct engine_session *s;
+
 	if (!r) {
 		return;
 	}
+	s = r->session;
 	r->users--;
-	r->session->regions_in_use--;
+	s->regions_in_use--;
 	if (r->removing && r->users == 0) {
-		progress_tell(r->session->progress, &r->msg);
+		progress_tell(s->progress, &r->msg);
+	}
+	if (s->remove_msg && s->regions_in_use == 0) {
+		struct mailbox_msg *msg = s->remove_msg;
+
+		s->remove_msg = NULL;
+		progress_tell(s->progress, msg);
 	}
 }

@@ -56,7 +56,8 @@ struct engine_session {
 	int event;
 	bool corrupt;
 	bool removing;
-	uint32_t regions_in_use; /* sum of users, for removal */
+	uint32_t regions_in_use;	/* sum of users */
+	struct mailbox_msg *remove_msg; /* waits until no operation uses its memory */
 	void *user;
 	const char *reason; /* of corruption */
 	struct mailbox_msg corrupt_msg;

@@ -140,6 +140,7 @@ struct engine_comm {
 	enum status limit_status;
 	uint32_t zombies; /* operations that a transport still holds */
 	bool removing;
+	uint32_t pins;	/* somebody walks over it: not to be given back yet */
 	bool advancing; /* inside comm_advance() */
 	bool again;
 	bool p2p_advancing; /* inside p2p_advance() */

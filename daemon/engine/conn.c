@@ -464,9 +464,11 @@ static void conn_abandon(struct engine_peer *peer)
 		struct engine_comm *c = container_of(e, struct engine_comm, link);
 
 		if (host_of_peer(c, peer) >= 0) {
+			c->pins++;
 			comm_fail(c, STATUS_PEER_DIED);
 			op_abandon(c, peer);
 			p2p_abandon(c, peer);
+			c->pins--;
 			comm_try_remove(c);
 		}
 	}

@@ -313,7 +313,13 @@ static void on_session_remove(struct progress *p, struct hand *h)
 	list_remove(&s->link);
 	list_remove(&s->dirty);
 	epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->bell, NULL);
-	hand_return(p, h);
+	if (s->regions_in_use == 0) {
+		hand_return(p, h);
+		return;
+	}
+	/* A failed operation of a communicator that lives on still has its memory on a stream. */
+	h->msg.run = hand_back;
+	s->remove_msg = &h->msg;
 }
 
 static void end_session_remove(struct hand *h)

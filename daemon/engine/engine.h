@@ -101,7 +101,10 @@ const struct thread_view *engine_thread_view(const struct engine *engine);
  */
 int engine_session_add(struct engine *engine, void *page, int bell, int event, void *user,
 		       struct engine_session **ret);
-/* All its operations are over (its communicators are removed first). Its regions go with it. */
+/*
+ * Its ranks are detached or their communicators removed first. Its regions go with it; @done when
+ * no stream reads or writes them any more.
+ */
 void engine_session_remove(struct engine *engine, struct engine_session *session,
 			   engine_done_fn done, void *arg);
 /* @region: the engine takes its own reference. @id: 1 .. LIMIT_SESSION_BUFFERS. */

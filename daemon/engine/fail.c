@@ -133,8 +133,8 @@ void comm_detach(struct engine_comm *c, uint32_t local)
 
 bool comm_idle(const struct engine_comm *c)
 {
-	return c->zombies == 0 && list_empty((struct list *)&c->p2p_active) && !c->plan_pending &&
-	       list_empty((struct list *)&c->unexpected);
+	return c->zombies == 0 && c->pins == 0 && list_empty((struct list *)&c->p2p_active) &&
+	       !c->plan_pending && list_empty((struct list *)&c->unexpected);
 }
 
 void comm_try_remove(struct engine_comm *c)

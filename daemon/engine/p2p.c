@@ -214,12 +214,13 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 void p2p_recv_done(struct p2p *x)
 {
 	struct engine_comm *c = x->comm;
+	struct progress *p = c->progress;
 
 	if (!c->failed) {
 		counter_add(&c->params.view->bytes_received, x->bytes);
 	}
 	p2p_finish(x, c->failed ? c->failed : STATUS_OK);
-	c->progress->rescan = true;
+	p->rescan = true; /* @c may be gone by now */
 }
 
 void p2p_granted(struct engine_comm *c, const struct wire_header *h)

@@ -215,6 +215,9 @@ void lab_free(struct lab *lab)
 	for (uint32_t r = 0; r < lab->nranks; r++) {
 		struct lab_rank *k = &lab->ranks[r];
 
+		if (k->gone) {
+			continue;
+		}
 		lab->pending += 2;
 		engine_region_remove(lab->engines[k->host], k->session, 1, done, lab);
 		engine_session_remove(lab->engines[k->host], k->session, done, lab);
@@ -234,6 +237,9 @@ void lab_free(struct lab *lab)
 		comm_view_free(lab->views[h]);
 	}
 	for (uint32_t r = 0; r < lab->nranks; r++) {
+		if (lab->ranks[r].gone) {
+			continue;
+		}
 		region_unref(lab->ranks[r].region);
 		munmap(lab->ranks[r].page, SHM_SIZE);
 		close(lab->ranks[r].bell);
@@ -293,6 +299,26 @@ int lab_wait(struct lab *lab, uint32_t rank, uint32_t ticket)
 	/* The cell is free again. */
 	atomic_store(&cell->generation, 0);
 	return (int)cell->status;
+}
+
+void lab_kill(struct lab *lab, uint32_t rank)
+{
+	struct lab_rank *k = &lab->ranks[rank];
+	struct engine *e = lab->engines[k->host];
+
+	k->gone = true;
+	lab->pending += 2;
+	engine_comm_detach(e, lab->comms[k->host], k->local, done, lab);
+	/* What control does when it hears of a death; the other hosts are told by their daemons. */
+	for (uint32_t h = 0; h < lab->nhosts; h++) {
+		engine_comm_fail(lab->engines[h], lab->comms[h], STATUS_PEER_DIED);
+	}
+	engine_session_remove(e, k->session, done, lab);
+	settle(lab);
+	region_unref(k->region); /* the last reference: unmaps */
+	munmap(k->page, SHM_SIZE);
+	close(k->bell);
+	close(k->event);
 }
 
 static void nothing(void *arg)

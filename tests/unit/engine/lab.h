@@ -34,6 +34,7 @@ struct lab_rank {
 	uint64_t seq;
 	uint64_t sends[LAB_MAX_RANKS], recvs[LAB_MAX_RANKS];
 	uint32_t ticket; /* next */
+	bool gone;
 };
 
 struct lab {
@@ -63,6 +64,9 @@ uint32_t lab_post(struct lab *lab, uint32_t rank, struct shm_desc *d);
 /* Waits for a ticket. Return: its status; -1 after 20 s. */
 int lab_wait(struct lab *lab, uint32_t rank, uint32_t ticket);
 bool lab_done(struct lab *lab, uint32_t rank, uint32_t ticket);
+/* A rank's process dies: detached, its session removed, its memory unmapped as soon as it may be.
+ */
+void lab_kill(struct lab *lab, uint32_t rank);
 /* Cuts the sockets between two hosts. */
 void lab_cut(struct lab *lab, uint32_t a, uint32_t b);
 

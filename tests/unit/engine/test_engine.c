@@ -442,3 +442,35 @@ Test(engine, a_descriptor_does_not_overtake_its_buffer, .timeout = 60)
 	}
 	lab_free(lab);
 }
+
+/*
+ * A rank dies while a stream is in the middle of its memory and its communicator lives on. Fixes:
+ * the session was given back at once, and its memory unmapped under the stream.
+ */
+Test(engine, memory_outlives_its_client_while_a_stream_uses_it, .timeout = 60)
+{
+	for (uint32_t round = 0; round < 30; round++) {
+		struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+		uint32_t t[LAB_MAX_RANKS];
+
+		for (uint32_t r = 0; r < 8; r++) {
+			struct shm_desc d = {.kind = round % 2 ? COLL_ALLREDUCE : COLL_ALLTOALL,
+					     .dtype = DTYPE_I64,
+					     .count = round % 2 ? 1000000 : 150000,
+					     .send_buf = 1,
+					     .recv_buf = 1,
+					     .recv_off = HALF};
+
+			t[r] = lab_post(lab, r, &d);
+		}
+		usleep((useconds_t)round * 200);
+		lab_kill(lab, round % 8);
+		for (uint32_t r = 0; r < 8; r++) {
+			int s = r == round % 8 ? 0 : lab_wait(lab, r, t[r]);
+
+			cr_assert(s == STATUS_PEER_DIED || s == STATUS_ABORTED || s == STATUS_OK,
+				  "rank %u: %d", r, s);
+		}
+		lab_free(lab);
+	}
+}
