@@ -335,6 +335,52 @@ static void answer_run(struct engine *engine)
 	free(a);
 }
 
+struct engine_session {
+	unsigned int regions;
+};
+
+int engine_session_add(struct engine *engine, void *page, int bell, int event, void *user,
+		       struct engine_session **ret)
+{
+	*ret = calloc(1, sizeof(**ret));
+	assert(*ret);
+	return 0;
+}
+
+void engine_session_remove(struct engine *engine, struct engine_session *session,
+			   engine_done_fn done, void *arg)
+{
+	assert(session->regions == 0);
+	free(session);
+	answer(engine, done, arg);
+}
+
+int engine_region_add(struct engine *engine, struct engine_session *session, uint32_t id,
+		      struct region *region)
+{
+	session->regions++;
+	return 0;
+}
+
+void engine_region_remove(struct engine *engine, struct engine_session *session, uint32_t id,
+			  engine_done_fn done, void *arg)
+{
+	assert(session->regions > 0);
+	session->regions--;
+	answer(engine, done, arg);
+}
+
+void engine_dispatch(struct engine *engine)
+{
+}
+
+const struct thread_view *engine_thread_view(const struct engine *engine)
+{
+	static const struct thread_view view;
+
+	return &view;
+}
+
 int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
 {
 	*ret = calloc(1, sizeof(**ret));
@@ -505,6 +551,36 @@ struct fake_net *fake_net_free(struct fake_net *net)
 	config_free(net->config);
 	free(net);
 	return NULL;
+}
+
+uv_loop_t *fake_loop(struct fake_net *net)
+{
+	return &net->loop;
+}
+
+struct engine *fake_engine(struct fake_net *net, unsigned int host)
+{
+	return &net->hosts[host].engine;
+}
+
+struct peers *fake_peers(struct fake_net *net, unsigned int host)
+{
+	return &net->hosts[host].peers;
+}
+
+void fake_inject(struct fake_net *net, unsigned int host, unsigned int from, uint16_t type,
+		 const uint8_t *body, size_t size)
+{
+	struct event *e = event_new(EVENT_MESSAGE);
+
+	e->type = type;
+	e->size = size;
+	e->body = malloc(size + 1);
+	assert(e->body);
+	if (size > 0) {
+		memcpy(e->body, body, size);
+	}
+	push(net, host, from, e);
 }
 
 struct jobs *fake_jobs(struct fake_net *net, unsigned int host)

@@ -50,6 +50,12 @@ struct fake_rank {
 struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed);
 /* All ranks have left. */
 struct fake_net *fake_net_free(struct fake_net *net);
+uv_loop_t *fake_loop(struct fake_net *net);
+struct engine *fake_engine(struct fake_net *net, unsigned int host);
+struct peers *fake_peers(struct fake_net *net, unsigned int host);
+/* A message arrives at @host as if @from had sent it; their link must be up. */
+void fake_inject(struct fake_net *net, unsigned int host, unsigned int from, uint16_t type,
+		 const uint8_t *body, size_t size);
 struct jobs *fake_jobs(struct fake_net *net, unsigned int host);
 struct config *fake_config(struct fake_net *net);
 /* Nobody reaches it any more. */
