@@ -6,8 +6,8 @@
  *
  * The first byte chooses: 0: the rest are raw bytes from the very first on. Else hello and
  * ClientHello are sent, then messages of 1 byte type, 1 byte descriptors (of a good memfd), 1 byte
- * length, body. In a body 256 letters U cannot stand for an id, so type 255 joins: its body is rank
- * and size. In the end the client hangs up and nothing is left of it.
+ * length, body. Type 255 joins with a real unique id: its body is rank, size, and whether the id is
+ * the last one again. In the end the client hangs up and nothing is left of it.
  *
  * Thread: one      Owns: the server      Locks: none
  */
