@@ -433,9 +433,6 @@ void comm_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 	if (!c->failed && why) {
 		comm_invalid(c, local, why);
 	}
-	if (!c->failed && !coll_kind_is_p2p(d->kind) && c->limit_on && rank->posted >= c->limit) {
-		comm_fail(c, c->limit_status);
-	}
 	if (c->failed || rank->detached) {
 		client_ring_complete(rank->session, d->ticket, d->generation,
 				     c->failed ? c->failed : STATUS_ABORTED, 0);

@@ -135,10 +135,7 @@ struct engine_comm {
 	struct list p2p_active;
 
 	enum status failed; /* STATUS_OK: works */
-	uint32_t limit_on;  /* operations from `limit` on fail with limit_status */
-	uint64_t limit;
-	enum status limit_status;
-	uint32_t zombies; /* operations that a transport still holds */
+	uint32_t zombies;   /* operations that a transport still holds */
 	bool removing;
 	uint32_t pins;	/* somebody walks over it: not to be given back yet */
 	bool advancing; /* inside comm_advance() */
@@ -170,7 +167,6 @@ void comm_op_drained(struct op *op);
 void comm_fail(struct engine_comm *c, enum status status);
 /* Fails by its own finding, with an event for control. */
 void comm_fail_event(struct engine_comm *c, const struct engine_failure *failure);
-void comm_limit(struct engine_comm *c, uint64_t seq, enum status status);
 void comm_detach(struct engine_comm *c, uint32_t local);
 void comm_check_timeouts(struct engine_comm *c);
 /* True when it may be given back to control. */

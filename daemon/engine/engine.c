@@ -552,21 +552,6 @@ void engine_comm_fail(struct engine *e, struct engine_comm *c, enum status statu
 	hand_go(h);
 }
 
-static void on_comm_limit(struct progress *p, struct hand *h)
-{
-	comm_limit(h->object, h->value, h->status);
-	hand_return(p, h);
-}
-
-void engine_comm_limit(struct engine *e, struct engine_comm *c, uint64_t seq, enum status status)
-{
-	struct hand *h = hand_must(e, on_comm_limit, c, NULL, NULL);
-
-	h->value = seq;
-	h->status = status;
-	hand_go(h);
-}
-
 static void on_comm_detach(struct progress *p, struct hand *h)
 {
 	struct engine_comm *c = h->object;

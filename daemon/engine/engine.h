@@ -148,12 +148,6 @@ int engine_comm_add(struct engine *engine, const struct engine_comm_params *para
 		    engine_done_fn done, void *arg, struct engine_comm **ret);
 /* Completes all operations with @status, now and in future; idempotent; no event follows. */
 void engine_comm_fail(struct engine *engine, struct engine_comm *comm, enum status status);
-/*
- * A rank that has left posted only the collectives below @seq: as soon as a local rank has posted
- * more, the communicator fails with @status. What was posted before ends well.
- */
-void engine_comm_limit(struct engine *engine, struct engine_comm *comm, uint64_t seq,
-		       enum status status);
 /* One rank lets go of its handle: its operations end with STATUS_ABORTED, descriptors are refused.
  */
 void engine_comm_detach(struct engine *engine, struct engine_comm *comm, uint32_t local,

@@ -105,21 +105,6 @@ void comm_fail_event(struct engine_comm *c, const struct engine_failure *failure
 	comm_fail(c, failure->status);
 }
 
-void comm_limit(struct engine_comm *c, uint64_t seq, enum status status)
-{
-	if (!c->limit_on || seq < c->limit) {
-		c->limit_on = true;
-		c->limit = seq;
-		c->limit_status = status;
-	}
-	for (uint32_t l = 0; l < c->nlocal; l++) {
-		if (c->ranks[l].posted > c->limit) {
-			comm_fail(c, c->limit_status);
-			return;
-		}
-	}
-}
-
 /* A rank gives its handle up: what it still has in flight cannot end well for the others either. */
 void comm_detach(struct engine_comm *c, uint32_t local)
 {

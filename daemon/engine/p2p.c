@@ -45,7 +45,32 @@ static void p2p_put(struct p2p *x)
 	comm_try_remove(c);
 }
 
-/* The client is told; the object stays while its grant is on its way. */
+/*
+ * The object stays while its grant is on its way, and while p2p_advance() walks over the list: a
+ * step may end two operations, one of which is the next to be looked at.
+ */
+static void p2p_put_over(struct p2p *x)
+{
+	if (!x->note_busy && !x->comm->p2p_advancing) {
+		p2p_put(x);
+	}
+}
+
+static void p2p_sweep(struct engine_comm *c)
+{
+	c->pins++;
+	list_for_each_safe (e, &c->p2p_active) {
+		struct p2p *x = container_of(e, struct p2p, link);
+
+		if (x->state == P2P_OVER) {
+			p2p_put_over(x);
+		}
+	}
+	c->pins--;
+	comm_try_remove(c);
+}
+
+/* Tells the client. */
 static void p2p_finish(struct p2p *x, enum status status)
 {
 	struct engine_comm *c = x->comm;
@@ -58,11 +83,8 @@ static void p2p_finish(struct p2p *x, enum status status)
 			counter_add(&c->params.view->ops, 1);
 		}
 	}
-	if (x->note_busy) {
-		x->state = P2P_OVER;
-	} else {
-		p2p_put(x);
-	}
+	x->state = P2P_OVER;
+	p2p_put_over(x);
 }
 
 static void p2p_mismatch(struct p2p *x, uint64_t theirs)
@@ -93,7 +115,7 @@ static void note_done(struct transport_send *send, int status)
 	(void)status;
 	x->note_busy = false;
 	if (x->state == P2P_OVER) {
-		p2p_put(x);
+		p2p_put_over(x);
 	}
 }
 
@@ -173,7 +195,9 @@ static void take_early(struct p2p *x)
 		p2p_mismatch(x, slot->header.length);
 		return;
 	}
-	memcpy(x->post.out, slot->data, x->bytes);
+	if (x->bytes) {
+		memcpy(x->post.out, slot->data, x->bytes);
+	}
 	counter_add(&c->params.view->bytes_copied, x->bytes);
 	counter_add(&c->params.view->bytes_received, x->bytes);
 	conn_release_slot(slot);
@@ -272,7 +296,7 @@ static void local_copy(struct p2p *x)
 	}
 	n = MIN(x->bytes - x->cursor, OP_SLICE);
 	if (n) {
-		memcpy(y->post.out + x->cursor, x->post.in + x->cursor, n);
+		memmove(y->post.out + x->cursor, x->post.in + x->cursor, n);
 		counter_add(&c->params.view->bytes_copied, n);
 		x->cursor += n;
 	}
@@ -328,10 +352,7 @@ static void p2p_step(struct p2p *x)
 	}
 }
 
-/*
- * Receives are looked at before sends: a local send then finds its partner started. The list may
- * change under way (a step finishes two), so each round begins anew after a change.
- */
+/* Receives are looked at before sends: a local send then finds its partner started. */
 void p2p_advance(struct engine_comm *c)
 {
 	if (c->p2p_advancing) {
@@ -340,16 +361,11 @@ void p2p_advance(struct engine_comm *c)
 	}
 	c->p2p_advancing = true;
 	for (int kind = COLL_RECV; kind >= COLL_SEND && !c->failed; kind--) {
-		struct list *e = c->p2p_active.next;
-
-		while (e != &c->p2p_active && !c->failed) {
+		list_for_each (e, &c->p2p_active) {
 			struct p2p *x = container_of(e, struct p2p, link);
-			struct p2p *partner =
-				x->kind == COLL_SEND && x->started ? local_partner(x) : NULL;
 
-			e = e->next;
-			if (partner && e == &partner->link) {
-				e = e->next; /* it may go together with x */
+			if (c->failed) {
+				break;
 			}
 			if (x->kind == kind && x->state == P2P_WAITING) {
 				p2p_step(x);
@@ -357,6 +373,7 @@ void p2p_advance(struct engine_comm *c)
 		}
 	}
 	c->p2p_advancing = false;
+	p2p_sweep(c);
 }
 
 static void p2p_invalid(struct engine_comm *c, uint32_t local, const char *reason)

@@ -96,7 +96,7 @@ static void piece_combine(struct op_run *run, const struct plan_piece *piece, ui
 		uint8_t *dst = op_ref(ctx, run, &refs[piece->nsrc + i], first, lo) + off;
 
 		if (dst != args.dst) {
-			memcpy(dst, args.dst, bytes);
+			memmove(dst, args.dst, bytes); /* a client that lies may overlap them */
 			counter_add(&view->bytes_copied, bytes);
 		}
 	}
@@ -440,7 +440,7 @@ static void receive_piece(struct op_run *run, const struct plan_piece *piece, ui
 		counter_add(&view->bytes_copied, bytes);
 	}
 	for (uint32_t i = 1; i < piece->ndst; i++) {
-		memcpy(op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
+		memmove(op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
 		counter_add(&view->bytes_copied, bytes);
 	}
 }

@@ -148,7 +148,8 @@ void reduce_run_with(const struct reduce_kernels *kernels, const struct reduce_a
 	}
 	if (args->nsrc == 1 && plain) {
 		if (args->dst != args->src[0].ptr) {
-			memcpy(args->dst, args->src[0].ptr, args->count * pass.size);
+			/* Not memcpy: ranges of a client that lies may overlap in part. */
+			memmove(args->dst, args->src[0].ptr, args->count * pass.size);
 		}
 		return;
 	}

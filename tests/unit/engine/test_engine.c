@@ -474,3 +474,40 @@ Test(engine, memory_outlives_its_client_while_a_stream_uses_it, .timeout = 60)
 		lab_free(lab);
 	}
 }
+
+/*
+ * Sends to oneself that wait for an earlier receive on the same memory: a step of one ends its
+ * neighbour in the list, too. Fixes: the walk over the list went on from the neighbour that was
+ * gone.
+ */
+Test(engine, sends_to_oneself, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 1, 1, MEM, NULL);
+	enum { N = 100 };
+	uint32_t t[2 * N];
+
+	for (int round = 0; round < 50; round++) {
+		at(lab, 0, 0)[0] = round;
+		for (int i = 0; i < N; i++) {
+			struct shm_desc s = {.kind = COLL_SEND,
+					     .dtype = DTYPE_I64,
+					     .count = 1,
+					     .send_buf = 1,
+					     .send_off = (size_t)i * 8};
+			struct shm_desc r = {.kind = COLL_RECV,
+					     .dtype = DTYPE_I64,
+					     .count = 1,
+					     .recv_buf = 1,
+					     .recv_off = (size_t)(i + 1) * 8};
+
+			/* each send reads what the receive before it wrote */
+			t[2 * i] = lab_post(lab, 0, round % 2 ? &s : &r);
+			t[2 * i + 1] = lab_post(lab, 0, round % 2 ? &r : &s);
+		}
+		for (int i = 0; i < 2 * N; i++) {
+			cr_assert_eq(lab_wait(lab, 0, t[i]), STATUS_OK);
+		}
+		cr_assert_eq(at(lab, 0, N * 8)[0], round);
+	}
+	lab_free(lab);
+}
