@@ -268,7 +268,7 @@ Test(frame, pack)
 	size_t size, used;
 
 	msg.status = 8;
-	msg.text = "buffer of 9 bytes is over the limit of 8 bytes";
+	msg.text = (char *)"buffer of 9 bytes is over the limit of 8 bytes";
 	cr_assert_eq(frame_pack(1, 2, 77, &msg, &buf, &size), 0);
 	frame_decoder_init(&d);
 	cr_assert_eq(frame_decode(&d, buf, size, &used, &frame), 0);
