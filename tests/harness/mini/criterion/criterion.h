@@ -79,6 +79,7 @@ void mini_fail(const char *file, int line, const char *what, const char *fmt, ..
 #define cr_assert_not_null(a, ...) mini_check((a) != NULL, #a " is not NULL", __VA_ARGS__)
 #define cr_assert_str_eq(a, b, ...) mini_check(strcmp(a, b) == 0, #a " is " #b, __VA_ARGS__)
 #define cr_assert_arr_eq(a, b, n, ...) mini_check(memcmp(a, b, n) == 0, #a " is " #b, __VA_ARGS__)
+#define cr_expect_null(a, ...) cr_assert_null(a, __VA_ARGS__)
 #define cr_expect_eq(a, b, ...) cr_assert_eq(a, b, __VA_ARGS__)
 #define cr_skip_test(...) return
 
