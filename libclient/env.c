@@ -357,13 +357,55 @@ static int env_loopback(const struct env_place *place, struct env_roots *ret)
 	return 0;
 }
 
+/* What the name of a root stands for. */
+struct root_kinds {
+	bool loopback;
+	bool here; /* an address of this host */
+	bool beyond;
+};
+
+/* Adds what other hosts may use; @exact: all, since one host may have several daemons. */
+static void roots_collect(struct env_roots *roots, const struct addrinfo *found, bool exact,
+			  struct root_kinds *ret)
+{
+	struct root_kinds kinds = {.loopback = false};
+	struct ifaddrs *own;
+
+	if (getifaddrs(&own) < 0) {
+		own = NULL;
+	}
+	for (const struct addrinfo *a = found; a; a = a->ai_next) {
+		bool local = true;
+
+		if (a->ai_family != AF_INET && a->ai_family != AF_INET6) {
+			continue;
+		}
+		if (address_is_loopback(a->ai_addr)) {
+			kinds.loopback = true;
+		} else if (address_is_own(own, a->ai_addr)) {
+			kinds.here = true;
+		} else {
+			kinds.beyond = true;
+			local = false;
+		}
+		if (exact || !local) {
+			roots_add(roots, a->ai_addr, a->ai_addrlen);
+		}
+	}
+	if (own) {
+		freeifaddrs(own);
+	}
+	*ret = kinds;
+}
+
 int env_resolve(const struct env_place *place, struct env_roots *ret)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
+	/* With a port a daemon is meant, which knows itself; without one, a host. */
+	bool exact = place->root_given && place->root_port != 0;
 	struct addrinfo *found = NULL;
 	struct env_roots roots = {.n = 0};
-	struct ifaddrs *own = NULL;
-	bool here = false, loopback = false;
+	struct root_kinds kinds;
 	int e;
 
 	if (place->root[0] == '\0' || (place->all_local && !place->root_given)) {
@@ -376,30 +418,14 @@ int env_resolve(const struct env_place *place, struct env_roots *ret)
 				 place->root_given ? "ROCECOMM_ROOT" : "MASTER_ADDR", place->root,
 				 e == EAI_SYSTEM ? strerror(errno) : gai_strerror(e));
 	}
-	if (getifaddrs(&own) < 0) {
-		own = NULL;
-	}
-	for (struct addrinfo *a = found; a; a = a->ai_next) {
-		if (a->ai_family != AF_INET && a->ai_family != AF_INET6) {
-			continue;
-		}
-		if (address_is_loopback(a->ai_addr)) {
-			loopback = true;
-		} else if (address_is_own(own, a->ai_addr)) {
-			here = true;
-		} else {
-			roots_add(&roots, a->ai_addr, a->ai_addrlen);
-		}
-	}
-	if (own) {
-		freeifaddrs(own);
-	}
+	roots_collect(&roots, found, exact, &kinds);
 	freeaddrinfo(found);
-	if (here) {
+	if (kinds.here && !exact) {
 		ret->n = 0;
 		return 0;
 	}
-	if (roots.n == 0 && loopback) {
+	if (kinds.loopback && !kinds.here && !kinds.beyond &&
+	    (!exact || (place->many_hosts && place->node > 0))) {
 		return env_loopback(place, ret);
 	}
 	if (roots.n == 0) {

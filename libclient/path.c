@@ -66,7 +66,7 @@ static size_t path_barrier(const char *path, char *dir, size_t size)
 
 static void path_say_permission(const char *path)
 {
-	char dir[PATH_MAX_SOCKET], group[64], user[64];
+	char dir[PATH_MAX_SOCKET], group[64], user[64], mend[128];
 	struct stat st;
 
 	if (path_barrier(path, dir, sizeof(dir)) > 0) {
@@ -92,10 +92,18 @@ static void path_say_permission(const char *path)
 	}
 	user_name(st.st_uid, user, sizeof(user));
 	group_name(st.st_gid, group, sizeof(group));
+	/* A group that may not write, or root's, is not worth joining. */
+	if ((st.st_mode & S_IWGRP) && st.st_gid != 0) {
+		snprintf(mend, sizeof(mend),
+			 "join the group (usermod -aG %s USER, then log in anew)", group);
+	} else {
+		snprintf(mend, sizeof(mend),
+			 "let this user write to it by socket_group and socket_mode in "
+			 "rocecommd.conf");
+	}
 	error_set(ROCE_ERR_PERMISSION,
-		  "not allowed to connect to %s: its mode is %04o, owner %s, group %s: join the "
-		  "group (usermod -aG %s USER, then log in anew)",
-		  path, st.st_mode & 07777, user, group, group);
+		  "not allowed to connect to %s: its mode is %04o, owner %s, group %s: %s", path,
+		  st.st_mode & 07777, user, group, mend);
 }
 
 /* Says for a missing path which part of it is missing. */

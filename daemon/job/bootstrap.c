@@ -511,8 +511,10 @@ void rendezvous_tick(struct jobs *jobs, uint64_t now)
 		missing_text(v, missing, sizeof(missing));
 		snprintf(text, sizeof(text),
 			 "communicator %s was not formed within %" PRIu32 " ms: %s%s; the others "
-			 "have joined at host %s",
-			 v->name, v->join_timeout_ms, missing, v->note, jobs_host(jobs));
+			 "have joined at host %s%s",
+			 v->name, v->join_timeout_ms, missing, v->note, jobs_host(jobs),
+			 v->env ? ", which ranks elsewhere find by MASTER_ADDR or ROCECOMM_ROOT"
+				: "");
 		rendezvous_fail(v, STATUS_TIMEOUT, text);
 	}
 	if (hashmap_count(&jobs->rendezvous) > 0) {

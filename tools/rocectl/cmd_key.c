@@ -80,8 +80,8 @@ static int key_new(const char *path)
 		unlink(path);
 		return ROCECTL_FAILED;
 	}
-	printf("%s: new cluster key. Copy it to every host (mode 0600, owner root or the daemon's "
-	       "user) and restart the daemons.\n",
+	printf("%s: new cluster key. Copy it to every host (mode 0600, owned by the user that the "
+	       "daemon runs as: chown rocecomm), name it in key_file and restart the daemons.\n",
 	       path);
 	return ROCECTL_OK;
 }

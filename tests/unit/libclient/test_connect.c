@@ -136,6 +136,7 @@ Test(connect, says_who_may)
 
 		bad |= roce_connect(fake.path, NULL, &client) != ROCE_ERR_PERMISSION;
 		bad |= !strstr(roce_last_error(), "mode is 0660, owner root, group root");
+		bad |= !strstr(roce_last_error(), "socket_group");
 		_exit(bad);
 	}
 	waitpid(pid, &status, 0);

@@ -268,6 +268,15 @@ Test(env, resolves)
 	ok(env_resolve(&place, &roots));
 	place.node = 1;
 	refused(env_resolve(&place, &roots), ROCE_ERR_INVALID, "/etc/hosts");
+	/* With a port one daemon of several on this host is meant. */
+	place = (struct env_place){.size = 2, .node = -1, .root_given = true, .root_port = 4871};
+	strcpy(place.root, "127.0.0.1");
+	ok(env_resolve(&place, &roots));
+	cr_assert_eq(roots.n, 1);
+	cr_assert_str_eq(roots.address[0], "127.0.0.1");
+	place.many_hosts = true;
+	place.node = 1;
+	refused(env_resolve(&place, &roots), ROCE_ERR_INVALID, "/etc/hosts");
 }
 
 Test(env, joins)
