@@ -381,7 +381,7 @@ static int link_new(struct link_host *host, bool server, const struct link_event
 int link_new_connect(struct link_host *host, const struct sockaddr_storage *address,
 		     const struct link_events *events, void *arg, struct link **ret)
 {
-	struct link *link;
+	struct link *link = NULL; /* gcc 14 cannot see that link_new() sets it */
 	int r;
 
 	r = link_new(host, false, events, arg, &link);
@@ -401,7 +401,7 @@ int link_new_connect(struct link_host *host, const struct sockaddr_storage *addr
 int link_new_accepted(struct link_host *host, int fd, const struct link_events *events, void *arg,
 		      struct link **ret)
 {
-	struct link *link;
+	struct link *link = NULL; /* gcc 14 cannot see that link_new() sets it */
 	int r;
 
 	r = link_new(host, true, events, arg, &link);
