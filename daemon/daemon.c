@@ -18,6 +18,7 @@
  */
 #include "daemon.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -202,6 +203,10 @@ static void on_busy(void *arg, bool busy)
 	struct daemon *d = arg;
 
 	idle_update(d, busy);
+	if (!busy) {
+		malloc_trim(
+			0); /* what the last job needed is not what an idle daemon should hold */
+	}
 	if (d->stop == STOP_NOT) {
 		tell_status(d);
 	}

@@ -18,6 +18,7 @@
 #include "util/log.h"
 
 #define SERVER_ACCEPTS 16     /* a turn of the loop */
+#define SERVER_HELLO_MS 5000  /* for a client to say who it is, when others want its place */
 #define SERVER_RETRY_MS 100   /* after running out of descriptors */
 #define SERVER_FLUSH_MS 200   /* for last words to clients that do not read */
 #define SERVER_REFUSED_MAX 64 /* clients over their quota that wait to be told so */
@@ -40,9 +41,25 @@ static unsigned int server_refused(const struct server *server)
 	unsigned int n = 0;
 
 	list_for_each (at, &server->sessions) {
-		n += container_of(at, struct session, link)->over_quota;
+		const struct session *s = container_of(at, struct session, link);
+
+		n += s->over_quota && !s->dead;
 	}
 	return n;
+}
+
+/* Room is short: those that have had their time to say who they are must go. */
+static void server_drop_mute(struct server *server)
+{
+	uint64_t now = uv_now(server->o.loop);
+
+	list_for_each (at, &server->sessions) {
+		struct session *s = container_of(at, struct session, link);
+
+		if (s->state < SESSION_READY && now - s->since > SERVER_HELLO_MS) {
+			session_kill(s, NULL);
+		}
+	}
 }
 
 static void server_add(struct server *server, int fd)
@@ -51,6 +68,7 @@ static void server_add(struct server *server, int fd)
 	int r;
 
 	if (server->nsessions >= SERVER_MAX_SESSIONS) {
+		server_drop_mute(server);
 		if (log_rate(&server->refused_at, 10000)) {
 			log_warn("a client is turned away: %u are connected, which is the limit",
 				 server->nsessions);
@@ -66,8 +84,11 @@ static void server_add(struct server *server, int fd)
 	s->number = ++server->next_session;
 	list_append(&server->sessions, &s->link);
 	server->nsessions++;
-	if (s->over_quota && server_refused(server) > SERVER_REFUSED_MAX) {
-		session_kill(s, NULL);
+	if (s->over_quota) {
+		server_drop_mute(server);
+		if (server_refused(server) > SERVER_REFUSED_MAX) {
+			session_kill(s, NULL);
+		}
 	}
 	if (server->nsessions == 1 && server->o.busy) {
 		server->o.busy(server->o.arg, true);

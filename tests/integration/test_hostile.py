@@ -62,6 +62,21 @@ def refused(client, what, status=None):
 
 
 @test
+def mute(ctx):
+    """Clients that never say who they are keep nobody out for long."""
+    with Watched(ctx, {"tenant default": {"max_sessions": "8"}}) as w:
+        mutes = [Client(w.daemon.socket, greet=False) for _ in range(200)]
+        try:
+            time.sleep(5.5)
+            wait_for("room for a job beside 200 mute clients",
+                     lambda: not any(Job(w.lab, [w.daemon], [1], "loop", "--iterations=1").wait(20)),
+                     3)
+        finally:
+            for client in mutes:
+                client.close()
+
+
+@test
 def bad_hello(ctx):
     with Watched(ctx) as w:
         with w.client(greet=False) as c:
