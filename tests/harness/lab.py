@@ -311,6 +311,9 @@ class Lab:
             for host in self.hosts:
                 host.ip("address", "add", f"{host.address}/24", "dev", "eth0")
                 host.ip("link", "set", "eth0", "up")
+            for host in self.hosts:  # daemons look at their addresses when they start
+                wait_for(f"carrier of {host.name}",
+                         lambda h=host: "state UP" in h.ip("-o", "link", "show", "eth0").stdout)
 
     def daemons(self, settings=None):
         """One on each host."""
