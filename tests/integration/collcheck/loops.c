@@ -172,6 +172,10 @@ int mode_mismatch(struct collcheck *cc)
 	poll(NULL, 0, 200);
 	begin = collcheck_now();
 	r = cc->rank == 2 ? deviate(cc, a, b) : conform(cc, a, b);
+	if (r == ROCE_OK) {
+		/* The root of a broadcast may be done before anybody disagrees. */
+		r = roce_barrier(cc->comm);
+	}
 	if (r != ROCE_OK) {
 		return collcheck_stopped(r, collcheck_now() - begin);
 	}
