@@ -176,7 +176,8 @@ ROCE_API int roce_comm_init(struct roce_client *client, const struct roce_unique
  * MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID), Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), PMIx
  * (PMIX_RANK, PMIX_NAMESPACE), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_ID, SLURM_STEP_ID).
  * The root is the daemon on MASTER_ADDR (or ROCECOMM_ROOT=address[:port]); with neither, all ranks
- * must be on this host. Errors as roce_comm_init(); INVALID lists what was looked for.
+ * must be on this host; and all must run under the same user number. Errors as roce_comm_init();
+ * INVALID lists what was looked for.
  */
 ROCE_API int roce_comm_init_env(struct roce_client *client, const struct roce_comm_options *options,
 				struct roce_comm **ret_comm);

@@ -94,11 +94,11 @@ int err_trace_slow(const char *file, int line, const char *func, int r);
 		err_r_ < 0 ? err_trace_slow(__FILE__, __LINE__, __func__, err_r_) : err_r_; \
 	})
 /* For callers that handle no positive code: turns one into -ENOTRECOVERABLE. */
-#define err_fold(r)                                                                                \
-	({                                                                                         \
-		int err_f_ = (r);                                                                  \
-		err_f_ > 0 ? err_trace_slow(__FILE__, __LINE__, __func__, -ENOTRECOVERABLE)        \
-			   : err_trace(err_f_);                                                    \
+#define err_fold(r)                                                                         \
+	({                                                                                  \
+		int err_f_ = (r);                                                           \
+		err_f_ > 0 ? err_trace_slow(__FILE__, __LINE__, __func__, -ENOTRECOVERABLE) \
+			   : err_trace(err_f_);                                             \
 	})
 
 #endif

@@ -15,8 +15,8 @@
  * checked by the simulator:
  *  1. A RECV or RECV_REDUCE may depend on local work only, never (directly or through others) on
  *     another receive: whatever arrives for a started segment has a place to go. Data that can be
- *     combined only after other data has arrived is received into TEMP and combined by a LOCAL step.
- *     Exception: a dependency on an own SEND whose completion is implied by the arrival.
+ *     combined only after other data has arrived is received into TEMP and combined by a LOCAL
+ * step. Exception: a dependency on an own SEND whose completion is implied by the arrival.
  *  2. In place (IN and OUT of a rank being the same memory, see roceclient.h) must be right with
  *     every order that the dependencies admit: whoever overwrites waits for whoever still reads.
  *     Not asked for with PLAN_DISTINCT.
@@ -60,8 +60,8 @@ struct plan_ref {
 /* Whose count gives the length of the block that a piece lies in. */
 enum plan_len {
 	PLAN_LEN_RANK = 0, /* the block of global rank `len_a` (uniform collectives: count) */
-	PLAN_LEN_IN = 1,   /* alltoall(v): send count of local rank `len_a` for global rank `len_b` */
-	PLAN_LEN_OUT = 2,  /* alltoall(v): receive count of local rank `len_a` from rank `len_b` */
+	PLAN_LEN_IN = 1, /* alltoall(v): send count of local rank `len_a` for global rank `len_b` */
+	PLAN_LEN_OUT = 2, /* alltoall(v): receive count of local rank `len_a` from rank `len_b` */
 };
 
 struct plan_piece {
@@ -104,13 +104,13 @@ enum plan_flags {
 	PLAN_EMPTY_MESSAGES = 1u << 0,
 	PLAN_WHOLE = 1u << 1, /* one segment, whatever the size (messages may be long); no TEMP */
 	/*
-	 * Asked for (coll_plan's `want`): no SEND reads a raw input, every one is combined or copied
-	 * first, which is where premul-sum scales it.
+	 * Asked for (coll_plan's `want`): no SEND reads a raw input, every one is combined or
+	 * copied first, which is where premul-sum scales it.
 	 */
 	PLAN_PRESCALE = 1u << 2,
 	/*
-	 * Asked for: no local rank works in place, so inputs need not be copied out of the way. Only
-	 * local steps differ; hosts with and without it work together.
+	 * Asked for: no local rank works in place, so inputs need not be copied out of the way.
+	 * Only local steps differ; hosts with and without it work together.
 	 */
 	PLAN_DISTINCT = 1u << 3,
 };
@@ -135,7 +135,8 @@ struct plan {
 	struct plan_ref *refs;
 	uint32_t *succ;
 
-	/* Receive steps sorted by (peer, tag), for look-up; hosts this plan sends to, receives from. */
+	/* Receive steps sorted by (peer, tag), for look-up; hosts this plan sends to, receives
+	 * from. */
 	uint32_t nrecv;
 	uint32_t *recv;
 	uint32_t nsend_peers, nrecv_peers;

@@ -184,6 +184,7 @@ void handle_comm_init(struct session *s, uint64_t serial, const void *m, struct 
 	}
 	if (msg->env && msg->id.len == 0) {
 		env = (struct member_env){
+			.user = s->uid,
 			.name = msg->env->name,
 			.roots = msg->env->root,
 			.nroots = msg->env->n_root,

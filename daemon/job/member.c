@@ -363,6 +363,19 @@ enum status member_join(struct jobs *jobs, struct member *m, const uint8_t *id, 
 	return status;
 }
 
+/* "user:name"; names have no upper limit of their own below that of a frame. */
+static int member_env_uid(const struct member_env *env, uint8_t ret[UID_SIZE])
+{
+	cleanup_free char *text = NULL;
+	int n = asprintf(&text, "%" PRIu32 ":%s", env->user, env->name);
+
+	if (n < 0) {
+		text = NULL;
+		return err_origin(-ENOMEM);
+	}
+	return err_trace(uid_derive(text, (size_t)n, ret));
+}
+
 /* See member.h. */
 enum status member_join_env(struct jobs *jobs, struct member *m, const struct member_env *env,
 			    uint32_t rank, uint32_t size, const struct member_options *options,
@@ -375,7 +388,7 @@ enum status member_join_env(struct jobs *jobs, struct member *m, const struct me
 			 env->name[0] == '\0' ? "no name" : "a port above 65535");
 		return STATUS_INVALID;
 	}
-	if (uid_derive(env->name, strlen(env->name), m->joined) < 0) {
+	if (member_env_uid(env, m->joined) < 0) {
 		return member_text(text, text_size, STATUS_NO_MEMORY, "the daemon has no memory");
 	}
 	root.host.addresses = (char **)(uintptr_t)env->roots;

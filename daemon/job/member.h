@@ -92,6 +92,11 @@ struct member_env {
 	char *const *roots; /* numeric addresses; none: this host */
 	size_t nroots;
 	uint32_t port; /* 0: as this daemon's */
+	/*
+	 * The user whose process asks, as the kernel says. Part of the uid, so that nobody else's
+	 * process can take a rank of a meeting whose name it guesses.
+	 */
+	uint32_t user;
 };
 
 /**
