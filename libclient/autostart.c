@@ -8,6 +8,9 @@
  * that the child may only make async-signal-safe calls. The middle process exits at once and is
  * reaped; the daemon is init's child, not the training process's.
  *
+ * Its standard error is a memfd of fixed size rather than a pipe: what it said is there to be read
+ * when it fails, and one that lives on neither blocks on it, nor gets SIGPIPE, nor fills memory.
+ *
  * Thread: any      Owns: nothing      Locks: none
  */
 #include "libclient/autostart.h"
@@ -18,6 +21,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -27,6 +31,9 @@
 #include "libclient/path.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
+
+#define SAID_SIZE 4096 /* what is kept of the daemon's standard error */
+#define SAID_LINE 400  /* of that, in our sentence */
 
 extern char **environ;
 
@@ -109,8 +116,60 @@ static int make_environ(char *xdg, size_t size, char ***ret)
 	return 0;
 }
 
-/* The daemon-to-be: async-signal-safe calls only. Does not return. */
-static _Noreturn void run_daemon(const char *file, char *const *argv, char *const *env, int out)
+/* dup2() to 0, 1, 2 in the child must not hit what it still needs. Consumes @fd. */
+static int move_up(int fd)
+{
+	int moved = fd;
+
+	if (fd >= 0 && fd < 3) {
+		moved = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		close(fd);
+	}
+	return moved;
+}
+
+/* Return: a file that takes SAID_SIZE bytes and refuses more, or -1: not to be had here. */
+static int said_new(void)
+{
+	cleanup_close int fd = memfd_create("rocecommd-stderr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	/* Unbounded, it would collect the log of a daemon that runs for months. */
+	if (fd < 0 || ftruncate(fd, SAID_SIZE) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0) {
+		return -1;
+	}
+	return move_up(take_fd(&fd));
+}
+
+/* Picks the daemon's first error, else its last line. @buf: "" or ": it said: <line>". */
+static void said_line(int fd, char *buf, size_t size)
+{
+	char text[SAID_SIZE + 1], *line = NULL, *save = NULL;
+	ssize_t n = fd >= 0 ? pread(fd, text, SAID_SIZE, 0) : -1;
+
+	buf[0] = '\0';
+	/* The part that was not written is zeros. */
+	text[MAX(n, 0)] = '\0';
+	for (char *s = strtok_r(text, "\n", &save); s; s = strtok_r(NULL, "\n", &save)) {
+		line = s;
+		if (strncmp(s, "error: ", 7) == 0) {
+			break;
+		}
+	}
+	if (!line) {
+		return;
+	}
+	for (char *c = line; *c != '\0'; c++) {
+		if ((unsigned char)*c < ' ' || *c == 0x7f) {
+			*c = '?';
+		}
+	}
+	snprintf(buf, size, ": it said: %.*s", SAID_LINE, line);
+}
+
+/* The daemon-to-be: async-signal-safe calls only. Does not return. @said: or -1. */
+static _Noreturn void run_daemon(const char *file, char *const *argv, char *const *env, int out,
+				 int said)
 {
 	struct report report = {.pid = getpid()};
 	struct sigaction dfl = {.sa_handler = SIG_DFL};
@@ -128,7 +187,7 @@ static _Noreturn void run_daemon(const char *file, char *const *argv, char *cons
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	null = open("/dev/null", O_RDWR);
 	if (null >= 0 && chdir("/") == 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 &&
-	    dup2(null, 2) >= 0) {
+	    dup2(said >= 0 ? said : null, 2) >= 0) {
 		/* Nothing but those three survives exec, the report pipe included. */
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 		execve(file, argv, env);
@@ -141,7 +200,7 @@ static _Noreturn void run_daemon(const char *file, char *const *argv, char *cons
 }
 
 /* Forks twice. @ret: pid of the daemon, and why exec failed. Return: 0 or a status. */
-static int spawn(const char *file, char *const *env, struct report *ret)
+static int spawn(const char *file, char *const *env, int said, struct report *ret)
 {
 	char *const argv[] = {(char *)"rocecommd", (char *)"--user", NULL};
 	cleanup_close int in = -1;
@@ -153,18 +212,12 @@ static int spawn(const char *file, char *const *env, struct report *ret)
 		return error_set(ROCE_ERR_NO_MEMORY, "cannot make a pipe: %s", strerror(errno));
 	}
 	in = fds[0];
-	/* dup2() to 0, 1, 2 in the child must not hit the pipe. */
-	if (fds[1] < 3) {
-		int moved = fcntl(fds[1], F_DUPFD_CLOEXEC, 3);
-
-		close(fds[1]);
-		fds[1] = moved;
-	}
+	fds[1] = move_up(fds[1]);
 	middle = fork();
 	if (middle == 0) {
 		setsid();
 		if (fork() == 0) {
-			run_daemon(file, argv, env, fds[1]);
+			run_daemon(file, argv, env, fds[1], said);
 		}
 		_exit(0);
 	}
@@ -199,12 +252,29 @@ static void announce(const char *path, int fd, pid_t pid)
 	}
 }
 
+/* Return: ROCE_ERR_NO_DAEMON, with what is known of the daemon that does not serve. */
+static int not_served(const char *file, const char *path, pid_t pid, int said)
+{
+	char line[SAID_LINE + 32];
+
+	said_line(said, line, sizeof(line));
+	if (kill(pid, 0) < 0 && errno == ESRCH) {
+		return error_set(ROCE_ERR_NO_DAEMON,
+				 "started %s --user, but it exited without serving %s%s", file,
+				 path, line[0] != '\0' ? line : ": run it by hand to see why");
+	}
+	return error_set(ROCE_ERR_NO_DAEMON,
+			 "started %s --user (pid %d), but it does not serve %s after %d ms%s", file,
+			 (int)pid, path, AUTOSTART_WAIT_MS, line);
+}
+
 int autostart_connect(const char *path, int *ret_fd)
 {
 	int64_t deadline = clock_deadline(AUTOSTART_WAIT_MS);
 	char file[PATH_MAX], xdg[PATH_MAX + 32];
 	cleanup_free char **env = NULL;
 	struct report report = {.pid = 0};
+	cleanup_close int said = -1;
 	int r, status;
 
 	r = find_daemon(file, sizeof(file));
@@ -212,7 +282,8 @@ int autostart_connect(const char *path, int *ret_fd)
 		r = make_environ(xdg, sizeof(xdg), &env);
 	}
 	if (r == 0) {
-		r = spawn(file, env, &report);
+		said = said_new();
+		r = spawn(file, env, said, &report);
 	}
 	if (r != 0) {
 		return r;
@@ -227,17 +298,8 @@ int autostart_connect(const char *path, int *ret_fd)
 			return status;
 		}
 		if (clock_left_ms(deadline) == 0) {
-			break;
+			return not_served(file, path, report.pid, said);
 		}
 		poll(NULL, 0, pause_ms);
 	}
-	if (kill(report.pid, 0) < 0 && errno == ESRCH) {
-		return error_set(ROCE_ERR_NO_DAEMON,
-				 "started %s --user, but it exited without serving %s: run it by "
-				 "hand to see why",
-				 file, path);
-	}
-	return error_set(ROCE_ERR_NO_DAEMON,
-			 "started %s --user (pid %d), but it does not serve %s after %d ms", file,
-			 (int)report.pid, path, AUTOSTART_WAIT_MS);
 }

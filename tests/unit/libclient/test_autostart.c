@@ -5,7 +5,8 @@
  * A user daemon started on demand, by several ranks at once
  *
  * This program is its own stand-in for rocecommd: started as `... --user` it takes the lock, serves
- * the user's socket and exits when nobody is connected. It writes down what it inherited.
+ * the user's socket and exits when nobody is connected. It writes down what it inherited. With
+ * STAND_IN_SAYS in the environment it says that on standard error and exits instead.
  *
  * Thread: the test's      Owns: nothing      Locks: none
  */
@@ -59,6 +60,10 @@ __attribute__((constructor)) static void stand_in(int argc, char **argv)
 	if (argc != 2 || strcmp(argv[1], "--user") != 0) {
 		return;
 	}
+	if (getenv("STAND_IN_SAYS")) {
+		fputs(getenv("STAND_IN_SAYS"), stderr);
+		_exit(1);
+	}
 	snprintf(dir, sizeof(dir), "%s/rocecomm", getenv("XDG_RUNTIME_DIR"));
 	mkdir(dir, 0700);
 	snprintf(path, sizeof(path), "%s/lock", dir);
@@ -67,6 +72,10 @@ __attribute__((constructor)) static void stand_in(int argc, char **argv)
 		_exit(1);
 	}
 	write_down(dir);
+	/* A talkative daemon: neither blocks nor dies. */
+	for (int i = 0; i < 10000; i++) {
+		fputs("warning: this log goes nowhere\n", stderr);
+	}
 	/* A slow start: the ranks have to wait. */
 	poll(NULL, 0, 200);
 	snprintf(path, sizeof(path), "%s/rocecomm.sock", dir);
@@ -111,22 +120,31 @@ static int rank_main(const char *log, int go)
 	return waitpid(-1, NULL, WNOHANG) == -1 ? 0 : 4;
 }
 
-Test(autostart, many_ranks_at_once, .timeout = 60)
+static void use_self_as_daemon(const char *dir)
 {
-	char dir[] = "/tmp/roce-test-XXXXXX", self[300], log[64], seen[64], text[2000], want[200];
-	int pid, fds, session, blocked, dfl, go[2], status;
+	char self[300];
 	ssize_t n;
-	FILE *f;
 
 	if (access("/run/rocecomm/rocecomm.sock", F_OK) == 0) {
 		cr_skip_test("a system daemon runs here");
 	}
-	cr_assert(mkdtemp(dir));
 	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	cr_assert_gt(n, 0);
 	self[n] = '\0';
 	unsetenv("ROCECOMM_SOCKET");
 	setenv("XDG_RUNTIME_DIR", dir, 1);
 	setenv("ROCECOMMD", self, 1);
+}
+
+Test(autostart, many_ranks_at_once, .timeout = 60)
+{
+	char dir[] = "/tmp/roce-test-XXXXXX", log[64], seen[64], text[2000], want[200];
+	int pid, fds, session, blocked, dfl, go[2], status;
+	ssize_t n;
+	FILE *f;
+
+	cr_assert(mkdtemp(dir));
+	use_self_as_daemon(dir);
 	snprintf(log, sizeof(log), "%s/log", dir);
 	close(open(log, O_CREAT | O_WRONLY, 0600));
 	cr_assert_eq(pipe(go), 0);
@@ -166,4 +184,48 @@ Test(autostart, many_ranks_at_once, .timeout = 60)
 	}
 	snprintf(text, sizeof(text), "rm -r %s", dir);
 	cr_assert_eq(system(text), 0);
+}
+
+/* Starts a daemon that says @says and exits. Checks that the sentence ends with @want. */
+static void check_said(const char *says, const char *want)
+{
+	char dir[] = "/tmp/roce-test-XXXXXX";
+	struct roce_client *client;
+	const char *text;
+
+	cr_assert(mkdtemp(dir));
+	use_self_as_daemon(dir);
+	setenv("STAND_IN_SAYS", says, 1);
+	cr_assert_eq(roce_connect(NULL, NULL, &client), ROCE_ERR_NO_DAEMON);
+	text = roce_last_error();
+	cr_assert_geq(strlen(text), strlen(want));
+	cr_assert_str_eq(text + strlen(text) - strlen(want), want, "%s", text);
+	cr_assert_eq(rmdir(dir), 0);
+}
+
+Test(autostart, says_the_daemons_first_error, .timeout = 60)
+{
+	check_said("warning: old\nerror: rocecommd.conf:3: no such key\nerror: cannot go on\n",
+		   "rocecomm.sock: it said: error: rocecommd.conf:3: no such key");
+}
+
+Test(autostart, says_the_last_line_without_an_error, .timeout = 60)
+{
+	check_said("one\ncannot load libuv\033.so\n\n",
+		   "rocecomm.sock: it said: cannot load libuv?.so");
+}
+
+Test(autostart, says_a_cut_line, .timeout = 60)
+{
+	char says[10000], want[500];
+
+	memset(says, 'x', sizeof(says) - 1);
+	says[sizeof(says) - 1] = '\0';
+	snprintf(want, sizeof(want), "rocecomm.sock: it said: %.400s", says);
+	check_said(says, want);
+}
+
+Test(autostart, says_how_to_see_it_of_a_silent_daemon, .timeout = 60)
+{
+	check_said("", "rocecomm.sock: run it by hand to see why");
 }
