@@ -332,13 +332,25 @@ static struct transport_recv *take_control(struct engine_peer *peer, struct engi
 	return &peer->control_recv;
 }
 
+/* Whoever wants the message has it (@recv); an early one goes into a buffer; others break rules. */
+static struct transport_recv *placed(struct engine_peer *peer, int host,
+				     const struct wire_header *h, struct transport_recv *recv)
+{
+	if (recv && (h->flags & WIRE_EAGER)) {
+		conn_owe_credit(peer);
+	}
+	if (!recv && (h->flags & WIRE_EAGER)) {
+		recv = early_begin(peer, (uint32_t)host, h);
+	}
+	return recv;
+}
+
 static struct transport_recv *take_data(struct engine_peer *peer, struct engine_comm *c, int host,
 					const struct wire_header *h)
 {
 	struct engine_signature sig = conn_get_signature(h);
 	struct transport_recv *recv = NULL;
 	struct op *op = comm_op(c, h->seq);
-	int error = 0;
 
 	/* Of an operation that is over here: it came too late to matter. */
 	if ((int32_t)(h->seq - c->done) < 0 || (op == NULL && c->over[h->seq % LIMIT_COMM_WINDOW] &&
@@ -349,36 +361,17 @@ static struct transport_recv *take_data(struct engine_peer *peer, struct engine_
 		return discard_begin(peer, h);
 	}
 	if (op && op->state == OP_ACTIVE) {
-		recv = op_recv_begin(op, (uint32_t)host, h, &error);
-		if (c->failed) {
-			return discard_begin(peer, h);
-		}
+		recv = op_recv_begin(op, (uint32_t)host, h);
 	}
-	if (recv) {
-		if (h->flags & WIRE_EAGER) {
-			conn_owe_credit(peer);
-		}
-		return recv;
-	}
-	return h->flags & WIRE_EAGER ? early_begin(peer, (uint32_t)host, h) : NULL;
+	return c->failed ? discard_begin(peer, h) : placed(peer, host, h, recv);
 }
 
 static struct transport_recv *take_p2p(struct engine_peer *peer, struct engine_comm *c, int host,
 				       const struct wire_header *h)
 {
-	int error = 0;
-	struct transport_recv *recv = p2p_recv_begin(c, (uint32_t)host, h, &error);
+	struct transport_recv *recv = p2p_recv_begin(c, (uint32_t)host, h);
 
-	if (c->failed) {
-		return discard_begin(peer, h);
-	}
-	if (recv) {
-		if (h->flags & WIRE_EAGER) {
-			conn_owe_credit(peer);
-		}
-		return recv;
-	}
-	return h->flags & WIRE_EAGER ? early_begin(peer, (uint32_t)host, h) : NULL;
+	return c->failed ? discard_begin(peer, h) : placed(peer, host, h, recv);
 }
 
 static int conn_recv_begin(void *arg, struct transport_peer *tp, const struct wire_header *h,

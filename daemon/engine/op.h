@@ -133,8 +133,7 @@ void op_request_grant(struct op_ctx *ctx, uint32_t host);
 void op_wrong_length(struct op *op, uint32_t host, uint64_t ours, uint64_t theirs);
 
 /* A message arrives. Return: where it goes, or NULL: not now (the caller buffers it). */
-struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h,
-				     int *ret_error);
+struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h);
 void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, uint64_t size);
 void op_recv_done(struct step_state *st);
 /* Early messages have come in for it: hands them to the steps that wait for them. */

@@ -206,9 +206,8 @@ static void take_early(struct p2p *x)
 }
 
 struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
-				      const struct wire_header *h, int *ret_error)
+				      const struct wire_header *h)
 {
-	*ret_error = 0;
 	list_for_each (e, &c->p2p_active) {
 		struct p2p *x = container_of(e, struct p2p, link);
 

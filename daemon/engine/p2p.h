@@ -58,7 +58,7 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d);
 /* Looks at all that wait: conflicts over, credits or grants here, the other side posted. */
 void p2p_advance(struct engine_comm *c);
 struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
-				      const struct wire_header *h, int *ret_error);
+				      const struct wire_header *h);
 void p2p_recv_done(struct p2p *x);
 void p2p_granted(struct engine_comm *c, const struct wire_header *h);
 void p2p_fail(struct engine_comm *c, enum status status);

@@ -398,13 +398,11 @@ static struct step_state *claim(struct op *op, uint32_t host, const struct wire_
 	return run->active && run->steps[at].state == STEP_POSTED ? &run->steps[at] : NULL;
 }
 
-struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h,
-				     int *ret_error)
+struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h)
 {
 	struct step_state *st = claim(op, host, h);
 	uint64_t length;
 
-	*ret_error = 0;
 	if (!st) {
 		return NULL;
 	}
