@@ -22,7 +22,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <uv.h>
 
 #include "coll/coll.h"
@@ -30,13 +29,12 @@
 #include "control/listen.h"
 #include "control/server.h"
 #include "engine/engine.h"
+#include "host.h"
 #include "job/jobs.h"
 #include "job/peers.h"
-#include "topo/interfaces.h"
 #include "util/notify.h"
 
 #define STOP_DEADLINE_MS 1800 /* a clean stop takes at most 2 s */
-#define HOST_ADDRESSES 32
 #define NSETTINGS 4
 #define NSIGNALS 3
 
@@ -57,11 +55,7 @@ struct daemon {
 	struct config *config;
 	uv_loop_t loop;
 	struct listen_socket listen;
-	char host[LIMIT_NAME];
-	uint8_t host_id[PEER_HOST_ID];
-	struct interfaces *interfaces;
-	const char *addresses[HOST_ADDRESSES]; /* of interfaces or config */
-	size_t naddresses;
+	struct host host;
 
 	struct engine *engine;
 	uv_poll_t engine_poll;
@@ -162,6 +156,7 @@ static void daemon_reload(struct daemon *d)
 		log_error("reload: the configuration is left as it was");
 	}
 	config_report_deinit(&report);
+	host_refresh(&d->host, d->config, d->jobs, d->peers);
 	notify_ready("");
 	tell_status(d);
 }
@@ -270,7 +265,7 @@ static void daemon_stop(struct daemon *d, const char *reason)
 		return;
 	}
 	snprintf(d->stop_reason, sizeof(d->stop_reason), "the daemon of host %.40s stops: %s",
-		 d->host, reason);
+		 d->host.name, reason);
 	notify_stopping(d->stop_reason);
 	uv_timer_stop(&d->idle);
 	uv_timer_start(&d->deadline, on_deadline, STOP_DEADLINE_MS, 0);
@@ -369,42 +364,18 @@ static int init_loop(struct daemon *d)
 	return 0;
 }
 
-/* Who we are for other hosts. */
+static void on_telling(void *arg)
+{
+	struct daemon *d = arg;
+
+	if (d->host.alone) {
+		host_refresh(&d->host, d->config, d->jobs, d->peers);
+	}
+}
+
 static int init_host(struct daemon *d)
 {
-	const struct config *c = d->config;
-	char refused[1024];
-	int r;
-
-	if (gethostname(d->host, sizeof(d->host) - 1) < 0 || d->host[0] == '\0') {
-		snprintf(d->host, sizeof(d->host), "localhost");
-	}
-	if (getrandom(d->host_id, sizeof(d->host_id), 0) != sizeof(d->host_id)) {
-		return err_origin(-errno);
-	}
-	r = interfaces_new(&c->interfaces, &c->listen, &d->interfaces);
-	if (r < 0) {
-		return err_trace(r);
-	}
-	for (size_t i = 0; c->key_file[0] != '\0' && i < d->interfaces->usable; i++) {
-		if (d->naddresses < HOST_ADDRESSES) {
-			d->addresses[d->naddresses++] = d->interfaces->items[i].text;
-		}
-	}
-	if (d->naddresses == 0 && c->key_file[0] != '\0') {
-		interfaces_describe(d->interfaces, refused, sizeof(refused));
-		log_warn("no address of this host can be told to others, so that it works alone: "
-			 "%s; see keys interfaces and listen",
-			 refused);
-	}
-	/* Told to nobody but daemons of this host. */
-	for (size_t i = 0; d->naddresses == 0 && i < c->listen.count; i++) {
-		d->addresses[d->naddresses++] = c->listen.items[i];
-	}
-	if (d->naddresses == 0) {
-		d->addresses[d->naddresses++] = "127.0.0.1";
-	}
-	return 0;
+	return err_trace(host_init(&d->host, d->config));
 }
 
 static int init_engine(struct daemon *d)
@@ -449,12 +420,14 @@ static int init_jobs(struct daemon *d)
 		.loop = &d->loop,
 		.engine = d->engine,
 		.config = d->config,
-		.host = d->host,
-		.addresses = d->addresses,
-		.naddresses = d->naddresses,
+		.host = d->host.name,
+		.addresses = d->host.addresses,
+		.naddresses = d->host.naddresses,
+		.telling = on_telling,
+		.telling_arg = d,
 	};
 
-	memcpy(o.host_id, d->host_id, sizeof(o.host_id));
+	memcpy(o.host_id, d->host.id, sizeof(o.host_id));
 	return err_trace(jobs_new(&o, &d->jobs));
 }
 
@@ -469,10 +442,10 @@ static int init_peers(struct daemon *d)
 		{"algorithms", c->algorithms},
 	};
 	struct peers_options o = {
-		.name = d->host,
+		.name = d->host.name,
 		.version = ROCECOMM_VERSION,
-		.addresses = d->addresses,
-		.naddresses = d->naddresses,
+		.addresses = d->host.addresses,
+		.naddresses = d->host.naddresses,
 		.port = (uint16_t)c->port,
 		.listen = (const char *const *)c->listen.items,
 		.nlisten = c->listen.count,
@@ -486,7 +459,7 @@ static int init_peers(struct daemon *d)
 	};
 	int r;
 
-	memcpy(o.host_id, d->host_id, sizeof(o.host_id));
+	memcpy(o.host_id, d->host.id, sizeof(o.host_id));
 	snprintf(chunk, sizeof(chunk), "%u", c->chunk_kib);
 	snprintf(eager, sizeof(eager), "%u", c->eager_kib);
 	snprintf(credits, sizeof(credits), "%u", c->eager_credits);
@@ -525,7 +498,7 @@ static int init_server(struct daemon *d)
 		.jobs = d->jobs,
 		.peers = d->peers,
 		.config = d->config,
-		.interfaces = d->interfaces,
+		.interfaces = d->host.interfaces,
 		.busy = on_busy,
 		.arg = d,
 	};
@@ -551,10 +524,7 @@ static void daemon_announce(struct daemon *d)
 	log_info("rocecommd %s serves %s%s; hosts: %s port %u, %zu address%s", ROCECOMM_VERSION,
 		 d->listen.path, d->listen.activated ? " (from systemd)" : "",
 		 d->config->key_file[0] != '\0' ? "with a key," : "loopback only (no key_file),",
-		 peers_port(d->peers), d->naddresses, d->naddresses == 1 ? "" : "es");
-	for (size_t i = 0; i < d->naddresses; i++) {
-		log_debug("other hosts are told: %s", d->addresses[i]);
-	}
+		 peers_port(d->peers), d->host.naddresses, d->host.naddresses == 1 ? "" : "es");
 	notify_ready("");
 	tell_status(d);
 	idle_update(d, false);
@@ -566,7 +536,7 @@ static struct daemon *daemon_free(struct daemon *d)
 	peers_free(d->peers);
 	jobs_free(d->jobs);
 	engine_free(d->engine);
-	interfaces_free(d->interfaces);
+	host_deinit(&d->host);
 	listen_close(&d->listen);
 	config_free(d->config);
 	free(d);

@@ -78,6 +78,7 @@ int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct
 	if (host->host_id.len == PEER_HOST_ID) {
 		memcpy(where.host_id, host->host_id.data, PEER_HOST_ID);
 	}
+	jobs_telling(jobs);
 	r = peers_connect(jobs->peers, &where, &peer);
 	if (r < 0) {
 		return r;

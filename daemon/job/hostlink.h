@@ -22,6 +22,7 @@ struct hostlink {
 	struct jobs *jobs;
 	struct peer *peer;
 	struct engine_peer *engine; /* NULL until the first data connection */
+	bool reached;		    /* it was up */
 	bool broken;		    /* its data connections are lost */
 };
 

@@ -28,15 +28,44 @@
 #include "proto/msg.h"
 #include "util/log.h"
 
+static void addresses_free(char **addresses, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		free(addresses[i]);
+	}
+	free(addresses);
+}
+
+/* See jobs.h. */
+int jobs_set_addresses(struct jobs *jobs, const char *const *addresses, size_t naddresses)
+{
+	size_t n = MIN(naddresses, (size_t)PEER_MAX_ADDRESSES);
+	char **copies = calloc(n + 1, sizeof(char *));
+
+	if (!copies) {
+		return err_origin(-ENOMEM);
+	}
+	for (size_t i = 0; i < n; i++) {
+		copies[i] = strdup(addresses[i]);
+		if (!copies[i]) {
+			addresses_free(copies, i);
+			return err_origin(-ENOMEM);
+		}
+	}
+	addresses_free(jobs->self.addresses, jobs->self.n_addresses);
+	jobs->self.addresses = copies;
+	jobs->self.n_addresses = n;
+	return 0;
+}
+
 static int jobs_self(struct jobs *jobs, const struct jobs_options *options)
 {
 	Rocecomm__Peer__Host *self = &jobs->self;
 
 	rocecomm__peer__host__init(self);
 	self->host_id.data = malloc(PEER_HOST_ID);
-	self->addresses = calloc(options->naddresses + 1, sizeof(char *));
 	self->name = strdup(options->host);
-	if (!self->host_id.data || !self->addresses || !self->name) {
+	if (!self->host_id.data || !self->name) {
 		return err_origin(-ENOMEM);
 	}
 	memcpy(self->host_id.data, options->host_id, PEER_HOST_ID);
@@ -44,14 +73,7 @@ static int jobs_self(struct jobs *jobs, const struct jobs_options *options)
 	if (strlen(self->name) >= LIMIT_NAME) {
 		self->name[LIMIT_NAME - 1] = '\0';
 	}
-	for (size_t i = 0; i < options->naddresses && i < PEER_MAX_ADDRESSES; i++) {
-		self->addresses[i] = strdup(options->addresses[i]);
-		if (!self->addresses[i]) {
-			return err_origin(-ENOMEM);
-		}
-		self->n_addresses++;
-	}
-	return 0;
+	return err_trace(jobs_set_addresses(jobs, options->addresses, options->naddresses));
 }
 
 static void jobs_on_tick(uv_timer_t *timer);
@@ -69,6 +91,8 @@ int jobs_new(const struct jobs_options *options, struct jobs **ret)
 	jobs->loop = options->loop;
 	jobs->engine = options->engine;
 	jobs->config = options->config;
+	jobs->telling = options->telling;
+	jobs->telling_arg = options->telling_arg;
 	hashmap_init(&jobs->comms);
 	hashmap_init(&jobs->rendezvous);
 	list_init(&jobs->joining);
@@ -152,10 +176,7 @@ struct jobs *jobs_free(struct jobs *jobs)
 	}
 	hashmap_deinit(&jobs->comms);
 	hashmap_deinit(&jobs->rendezvous);
-	for (size_t i = 0; i < jobs->self.n_addresses; i++) {
-		free(jobs->self.addresses[i]);
-	}
-	free(jobs->self.addresses);
+	addresses_free(jobs->self.addresses, jobs->self.n_addresses);
 	free(jobs->self.host_id.data);
 	if (jobs->self.name != protobuf_c_empty_string) {
 		free(jobs->self.name);
@@ -164,11 +185,19 @@ struct jobs *jobs_free(struct jobs *jobs)
 	return NULL;
 }
 
+void jobs_telling(struct jobs *jobs)
+{
+	if (jobs->telling) {
+		jobs->telling(jobs->telling_arg);
+	}
+}
+
 int jobs_unique_id(struct jobs *jobs, uint8_t ret[LIMIT_UNIQUE_ID])
 {
 	uint8_t uid[UID_SIZE];
 	int r;
 
+	jobs_telling(jobs);
 	r = uid_random(uid);
 	if (r < 0) {
 		return err_trace(r);
@@ -267,6 +296,7 @@ static void jobs_on_up(void *arg, struct peer *peer)
 	struct hostlink *l = hostlink_of(jobs, peer);
 
 	if (l) {
+		l->reached = true;
 		communicators_link_up(jobs, l);
 	}
 }

@@ -38,6 +38,9 @@ struct jobs_options {
 	uint8_t host_id[PEER_HOST_ID];
 	const char *const *addresses; /* what other hosts are told, copied */
 	size_t naddresses;
+	/* Others are about to be told the addresses: jobs_set_addresses() if they are new. */
+	void (*telling)(void *arg); /* NULL allowed */
+	void *telling_arg;
 };
 
 struct jobs {
@@ -46,6 +49,8 @@ struct jobs {
 	struct peers *peers;
 	const struct config *config;
 	Rocecomm__Peer__Host self; /* what others are told of this host */
+	void (*telling)(void *arg);
+	void *telling_arg;
 	struct coll_tuning tuning; /* algorithms: never changes while the daemon runs */
 
 	struct hashmap comms;	   /* by uid */
@@ -72,6 +77,8 @@ struct jobs {
 int jobs_new(const struct jobs_options *options, struct jobs **ret);
 /* Before anything else is called; peers need jobs for their events and jobs need peers. */
 void jobs_set_peers(struct jobs *jobs, struct peers *peers);
+/* What other hosts are told from now on, copied. Return: 0, -ENOMEM: as before. */
+int jobs_set_addresses(struct jobs *jobs, const char *const *addresses, size_t naddresses);
 /* The daemon stops: every communicator fails with @status, here; every rank that waits is refused.
  */
 void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason);
@@ -94,6 +101,8 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *r
 /* ---- for this layer ----------------------------------------------------------------------- */
 
 uint64_t jobs_now(const struct jobs *jobs); /* ms of the loop */
+/* Others are about to be told jobs->self. */
+void jobs_telling(struct jobs *jobs);
 /* Something may time out: keeps the timer going. */
 void jobs_tick(struct jobs *jobs);
 /* formations_run() from the loop, at once. */

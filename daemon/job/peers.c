@@ -136,17 +136,20 @@ void peers_beat_start(struct peers *peers)
 }
 
 /* Packs what we say first on every link. */
-static int peers_pack_hello(struct peers *peers, const struct peers_options *o)
+static int peers_pack_hello(struct peers *peers, const char *const *addresses, size_t naddresses,
+			    uint8_t **ret, size_t *ret_size)
 {
 	Rocecomm__Peer__LinkHello msg = ROCECOMM__PEER__LINK_HELLO__INIT;
 	Rocecomm__Peer__Host host = ROCECOMM__PEER__HOST__INIT;
 	Rocecomm__Peer__Setting setting[PEER_MAX_SETTINGS], *settings[PEER_MAX_SETTINGS];
+	uint8_t *frame = NULL;
+	size_t size = 0;
 	int r;
 
 	host.host_id = (ProtobufCBinaryData){.data = peers->host_id, .len = PEER_HOST_ID};
 	host.name = peers->name;
-	host.n_addresses = MIN(o->naddresses, (size_t)PEER_MAX_ADDRESSES);
-	host.addresses = (char **)o->addresses;
+	host.n_addresses = MIN(naddresses, (size_t)PEER_MAX_ADDRESSES);
+	host.addresses = (char **)addresses;
 	host.port = peers->port;
 	for (size_t i = 0; i < peers->nsettings; i++) {
 		rocecomm__peer__setting__init(&setting[i]);
@@ -155,18 +158,40 @@ static int peers_pack_hello(struct peers *peers, const struct peers_options *o)
 		settings[i] = &setting[i];
 	}
 	msg.host = &host;
-	msg.version = (char *)(o->version ? o->version : "");
+	msg.version = peers->version;
 	msg.n_settings = peers->nsettings;
 	msg.settings = settings;
-	r = frame_pack(PEER_MSG_LINK_HELLO, 0, 0, &msg, &peers->hello, &peers->hello_size);
-	if (r == FRAME_E_TOO_BIG ||
-	    (r == 0 && peers->hello_size > FRAME_HEADER + LINK_BODY_MAX_FIRST)) {
+	r = frame_pack(PEER_MSG_LINK_HELLO, 0, 0, &msg, &frame, &size);
+	if (r == FRAME_E_TOO_BIG || (r == 0 && size > FRAME_HEADER + LINK_BODY_MAX_FIRST)) {
+		free(frame);
 		log_error("the settings and addresses that other hosts must know take more than "
 			  "%u bytes",
 			  LINK_BODY_MAX_FIRST);
 		return -EINVAL;
 	}
-	return err_fold(r);
+	if (r != 0) {
+		return err_fold(r);
+	}
+	*ret = frame;
+	*ret_size = size;
+	return 0;
+}
+
+/* See peers.h. */
+int peers_set_addresses(struct peers *peers, const char *const *addresses, size_t naddresses)
+{
+	uint8_t *hello;
+	size_t size;
+	int r;
+
+	r = peers_pack_hello(peers, addresses, naddresses, &hello, &size);
+	if (r < 0) {
+		return r;
+	}
+	free(peers->hello);
+	peers->hello = hello;
+	peers->hello_size = size;
+	return 0;
 }
 
 static int peers_copy_settings(struct peers *peers, const struct peers_options *o)
@@ -226,6 +251,7 @@ static int peers_init(struct peers *peers, const struct peers_options *o)
 
 	memcpy(peers->host_id, o->host_id, PEER_HOST_ID);
 	peer_text_copy(peers->name, sizeof(peers->name), o->name ? o->name : "");
+	peer_text_copy(peers->version, sizeof(peers->version), o->version ? o->version : "");
 	peers->streams = o->streams;
 	peers->heartbeat_ms = o->heartbeat_ms;
 	peers->peer_timeout_ms = o->peer_timeout_ms;
@@ -240,7 +266,7 @@ static int peers_init(struct peers *peers, const struct peers_options *o)
 	if (r == 0) {
 		r = peers_listen(peers, o);
 	}
-	return r == 0 ? peers_pack_hello(peers, o) : r;
+	return r == 0 ? peers_set_addresses(peers, o->addresses, o->naddresses) : r;
 }
 
 /* See peers.h. */
@@ -356,6 +382,12 @@ bool peers_is_self(const struct peers *peers, const struct peer_host *host)
 		}
 	}
 	return false;
+}
+
+/* See peers.h. */
+const struct peers_refusal *peers_last_refusal(const struct peers *peers)
+{
+	return peers->refused.ss_family != 0 ? &peers->refusal : NULL;
 }
 
 /* See peers.h. */

@@ -33,6 +33,7 @@
 #define PEER_MAX_STREAMS 64   /* data connections of one peer */
 #define PEER_MAX_ADDRESSES 32 /* candidates of one host that are tried */
 #define PEER_MAX_SETTINGS 64
+#define PEERS_CAUSE 512 /* bytes of why a host was refused */
 
 struct peers;
 struct peer;
@@ -90,6 +91,13 @@ struct peers_events {
 	void (*merged)(void *arg, struct peer *from, struct peer *into);
 };
 
+/* A host that wanted a link and did not get one: what those who wait for it should know. */
+struct peers_refusal {
+	char address[64]; /* without port */
+	uint64_t at;	  /* uv_now() of the loop */
+	char cause[PEERS_CAUSE];
+};
+
 /* Where another daemon may be. Borrowed during peers_connect(). */
 struct peer_host {
 	uint8_t host_id[PEER_HOST_ID]; /* all zero: unknown, any but our own will do */
@@ -117,6 +125,10 @@ uint16_t peers_port(const struct peers *peers);
 /* Does @host name this daemon: by host_id, or, when that is unknown, by a local address and port?
  */
 bool peers_is_self(const struct peers *peers, const struct peer_host *host);
+/* From now on others are told these addresses. Return: 0, -EINVAL (too long), -ENOMEM. */
+int peers_set_addresses(struct peers *peers, const char *const *addresses, size_t naddresses);
+/* The last one of a host that has not been let in since; NULL: none. */
+const struct peers_refusal *peers_last_refusal(const struct peers *peers);
 /* The peer of a host, connecting or up; or NULL. */
 struct peer *peers_find(struct peers *peers, const uint8_t *host_id);
 

@@ -57,6 +57,7 @@ struct peers {
 
 	uint8_t host_id[PEER_HOST_ID];
 	char name[LIMIT_NAME];
+	char version[LIMIT_NAME];
 	uint16_t port;
 	bool has_key;
 	uint8_t key[TLS_KEY_SIZE];
@@ -77,6 +78,8 @@ struct peers {
 	uv_timer_t beat_timer; /* while a link is in use */
 	uint64_t beat_due, beat_expected;
 	uint64_t warned; /* log_rate() */
+	struct peers_refusal refusal;
+	struct sockaddr_storage refused; /* whose it is; family 0: nobody's */
 
 	unsigned int handles; /* things of ours that the loop has not let go of */
 	bool stopped, closing;

@@ -245,6 +245,23 @@ int interfaces_new(const struct value_list *patterns, const struct value_list *l
 	return 0;
 }
 
+/* See interfaces.h. */
+int interfaces_refresh(struct interfaces *list, const struct value_list *patterns,
+		       const struct value_list *listen)
+{
+	struct interfaces *fresh, old = *list;
+	int r;
+
+	r = interfaces_new(patterns, listen, &fresh);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	*list = *fresh;
+	*fresh = old;
+	interfaces_free(fresh);
+	return 0;
+}
+
 /**
  * interfaces_free() - free a snapshot
  * @list:  consumed, may be NULL

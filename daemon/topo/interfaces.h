@@ -43,6 +43,9 @@ struct interfaces {
  */
 int interfaces_new(const struct value_list *patterns, const struct value_list *listen,
 		   struct interfaces **ret);
+/* Looks again; @list keeps its place, not its items, and is as it was when that fails. */
+int interfaces_refresh(struct interfaces *list, const struct value_list *patterns,
+		       const struct value_list *listen);
 struct interfaces *interfaces_free(struct interfaces *list);
 
 /*

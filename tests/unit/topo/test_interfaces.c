@@ -92,6 +92,8 @@ Test(interfaces, this_host)
 	interfaces_describe(list, text, sizeof(text));
 	cr_assert(strstr(text, "127.0.0.1 (loopback)") || strcmp(text, "none") == 0, "%s", text);
 	interfaces_describe(list, tiny, sizeof(tiny));
+	cr_assert_eq(interfaces_refresh(list, &none, &none), 0);
+	cr_assert_gt(list->count, 0);
 	cr_assert_null(interfaces_free(list));
 	interfaces_free(NULL);
 }
