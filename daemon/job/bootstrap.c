@@ -502,19 +502,34 @@ void rendezvous_link_down(struct jobs *jobs, struct hostlink *l, const char *rea
 	}
 }
 
+/* Has a host tried to come, and was not let in? It may be the one that is missing. */
+static void refusal_text(const struct rendezvous *v, uint64_t now, char *buf, size_t size)
+{
+	const struct peers_refusal *refusal = peers_last_refusal(v->jobs->peers);
+
+	buf[0] = '\0';
+	/* Ranks start about together: the refused one perhaps before the first that joined. */
+	if (refusal && refusal->at + UINT64_C(2) * v->join_timeout_ms >= now) {
+		snprintf(buf, size, "; a host at %s was refused %" PRIu64 " s ago: %s",
+			 refusal->address, (now - MIN(refusal->at, now)) / 1000, refusal->cause);
+	}
+}
+
 void rendezvous_tick(struct jobs *jobs, uint64_t now)
 {
-	char text[LIMIT_ERROR_TEXT], missing[256];
+	char text[LIMIT_ERROR_TEXT], missing[256], refused[PEERS_CAUSE + 128];
 	struct rendezvous *v;
 
 	while ((v = rendezvous_of(jobs, NULL, now)) != NULL) {
 		missing_text(v, missing, sizeof(missing));
+		refusal_text(v, now, refused, sizeof(refused));
 		snprintf(text, sizeof(text),
 			 "communicator %s was not formed within %" PRIu32 " ms: %s%s; the others "
-			 "have joined at host %s%s",
+			 "have joined at host %s%s%s",
 			 v->name, v->join_timeout_ms, missing, v->note, jobs_host(jobs),
 			 v->env ? ", which ranks elsewhere find by MASTER_ADDR or ROCECOMM_ROOT"
-				: "");
+				: "",
+			 refused);
 		rendezvous_fail(v, STATUS_TIMEOUT, text);
 	}
 	if (hashmap_count(&jobs->rendezvous) > 0) {

@@ -99,7 +99,8 @@ static bool communicator_link_down(struct communicator *c, struct hostlink *l, e
 			continue;
 		}
 		communicator_host_text(c, h, host, sizeof(host));
-		snprintf(text, sizeof(text), "%s is lost: %s", host, reason);
+		snprintf(text, sizeof(text), "%s %s: %s", host,
+			 l->reached ? "is lost" : "has no link to this host", reason);
 		/* A host that stops in order is as lost to us as one that dies. */
 		communicator_fail(c, COMMUNICATOR_TELL,
 				  c->state == COMMUNICATOR_READY ? STATUS_PEER_DIED : status, text);

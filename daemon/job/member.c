@@ -291,6 +291,7 @@ static enum status member_ask(struct jobs *jobs, struct member *m, const struct 
 			 jobs_host(jobs));
 		return STATUS_EXISTS;
 	}
+	jobs_telling(jobs);
 	who.rank = rank;
 	who.pid = m->pid;
 	who.client = (char *)(uintptr_t)m->client;
@@ -509,6 +510,18 @@ void members_refuse_from(struct jobs *jobs, const struct hostlink *l,
 	}
 }
 
+/* The reason of a host that was never reached says its name, and that it cannot be reached. */
+static void root_down_text(const struct member *m, const struct hostlink *l, const char *reason,
+			   char *buf, size_t size)
+{
+	if (l->reached) {
+		snprintf(buf, size, "host %s, where the ranks meet, is lost: %s", m->root_name,
+			 reason);
+	} else {
+		snprintf(buf, size, "cannot join where the ranks meet: %s", reason);
+	}
+}
+
 void members_root_down(struct jobs *jobs, struct hostlink *l, enum status status,
 		       const char *reason)
 {
@@ -522,9 +535,7 @@ void members_root_down(struct jobs *jobs, struct hostlink *l, enum status status
 
 			if (m->root == l) {
 				m->root = NULL;
-				snprintf(text, sizeof(text),
-					 "host %s, where the ranks meet, is lost: %s", m->root_name,
-					 reason);
+				root_down_text(m, l, reason, text, sizeof(text));
 				member_refuse(m, status, text);
 				found = true;
 				break;

@@ -102,7 +102,11 @@ static void attempt_hello(struct peer_attempt *a, const struct peer_hello *hello
 	char differs[PEER_REASON / 2];
 
 	if (memcmp(hello->host_id, peers->host_id, PEER_HOST_ID) == 0) {
-		attempt_lost(a, STATUS_UNREACHABLE, "leads back to this host");
+		attempt_lost(a, STATUS_UNREACHABLE, "leads back to this host%s",
+			     address_is_loopback(&a->address)
+				     ? ", for that host has no key_file, or no address that it "
+				       "can tell others: see its log"
+				     : "");
 		return;
 	}
 	if (peer->id_known && memcmp(hello->host_id, peer->host_id, PEER_HOST_ID) != 0) {
@@ -177,6 +181,14 @@ static void on_attempt_closed(void *arg, struct link *link, enum status status, 
 	struct peer_attempt *a = arg;
 
 	a->link = NULL;
+	if (status == STATUS_UNREACHABLE && strcmp(cause, uv_strerror(UV_ECONNREFUSED)) == 0) {
+		attempt_lost(a, status, "%s (does rocecommd run there, %sand on this port?)", cause,
+			     address_is_loopback(&a->address)
+				     ? ""
+				     : "with a key_file - without one it listens on loopback "
+				       "only - ");
+		return;
+	}
 	attempt_lost(a, status == STATUS_PEER_DIED ? STATUS_UNREACHABLE : status, "%s", cause);
 }
 

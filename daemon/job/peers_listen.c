@@ -90,6 +90,18 @@ static attr_printf(2, 3) void incoming_warn(struct incoming *in, const char *fmt
 	log_warn("connection from %s refused: %s", address, text);
 }
 
+/* Kept for ranks of this host that wait for the one that did not get in. */
+static void incoming_note(struct incoming *in, const char *cause)
+{
+	struct peers *peers = in->peers;
+	struct peers_refusal *refusal = &peers->refusal;
+
+	peers->refused = in->remote;
+	refusal->at = uv_now(peers->loop);
+	address_format(&in->remote, false, refusal->address, sizeof(refusal->address));
+	snprintf(refusal->cause, sizeof(refusal->cause), "%s", cause);
+}
+
 static void on_incoming_timeout(uv_timer_t *timer)
 {
 	struct incoming *in = timer->data;
@@ -102,6 +114,7 @@ static void on_incoming_timeout(uv_timer_t *timer)
 static void incoming_refuse(struct incoming *in, const char *reason)
 {
 	incoming_warn(in, "%s", reason);
+	incoming_note(in, reason);
 	peer_goodbye(in->tls, reason);
 	incoming_free(in, true);
 }
@@ -113,6 +126,9 @@ static void incoming_identified(struct incoming *in, struct peer_hello *hello)
 	struct peer *peer = peers_find(peers, hello->host_id);
 	struct link *tls = take_ptr(in->tls);
 
+	if (address_equal(&in->remote, &peers->refused)) {
+		peers->refused.ss_family = 0; /* mended */
+	}
 	incoming_free(in, false);
 	if (!peer) {
 		if (peer_new(peers, &peer) < 0) {
@@ -175,6 +191,7 @@ static void on_incoming_frame(void *arg, struct link *link, const struct frame *
 	} else if (frame->type == PEER_MSG_GOODBYE &&
 		   peer_goodbye_parse(frame->body, frame->length, reason) == 0) {
 		incoming_warn(in, "by the other side: %s", reason);
+		incoming_note(in, reason);
 		incoming_free(in, false);
 	} else {
 		incoming_refuse(in, "its first message does not say who it is");
@@ -188,6 +205,10 @@ static void on_incoming_end(void *arg, struct link *link, enum status status, co
 	in->tls = NULL;
 	if (status != STATUS_PEER_DIED) { /* those are the losers of a race between addresses */
 		incoming_warn(in, "%s", cause);
+	}
+	/* Not what any scanner of ports leaves behind. */
+	if (status == STATUS_PERMISSION || status == STATUS_VERSION) {
+		incoming_note(in, cause);
 	}
 	incoming_free(in, false);
 }

@@ -137,6 +137,11 @@ bool peers_is_self(const struct peers *peers, const struct peer_host *host)
 	return host->port == peers_port(peers);
 }
 
+const struct peers_refusal *peers_last_refusal(const struct peers *peers)
+{
+	return NULL;
+}
+
 int peers_connect(struct peers *peers, const struct peer_host *host, struct peer **ret)
 {
 	static const uint8_t none[PEER_HOST_ID];

@@ -100,7 +100,30 @@ def different_keys_are_refused(ctx):
         codes = job.wait(45)
         expect(all(codes), f"exit codes {codes}")
         expect("key" in job.report(), f"does not speak of the key:\n{job.report()}")
+        waiting = job.ranks[0].errors()
+        expect(re.search(r"10\.47\.0\.2 was refused \d+ s ago: .*another cluster key", waiting),
+               f"who waits at the root does not learn why nobody comes:\n{waiting}")
         return job.ranks[1].errors()
+
+
+@test
+def network_after_the_daemon(ctx):
+    """A daemon that starts before the carrier needs no restart; SIGHUP finds more addresses."""
+    with ctx.lab(2) as lab:
+        lab.hosts[0].ip("link", "set", "eth0", "down")
+        daemons = lab.daemons()
+        expect("works alone" in daemons[0].log(), f"not said:\n{daemons[0].log()}")
+        lab.hosts[0].ip("link", "set", "eth0", "up")
+        wait_for("carrier", lambda: "state UP" in
+                 lab.hosts[0].run("ip", "link", "show", "eth0").stdout, 5)
+        Job(lab, daemons, [1, 1], "loop", "--iterations=3", "--join-ms=8000").finish(20)
+        expect("have changed" in daemons[0].log(), f"not said:\n{daemons[0].log()}")
+        lab.hosts[1].ip("addr", "add", "10.48.0.2/24", "dev", "eth0")
+        daemons[1].kill(signal.SIGHUP)
+        wait_for("SIGHUP finds the new address",
+                 lambda: "10.48.0.2" in str(daemons[1].status()["interfaces"]), 3)
+        expect("told 2" in daemons[1].log(), f"not said:\n{daemons[1].log()}")
+        Job(lab, daemons, [1, 1], "loop", "--iterations=3").finish(20)
 
 
 @test

@@ -122,6 +122,7 @@ Test(peers, cluster_key)
 {
 	char one[] = "/tmp/rocecomm-one-XXXXXX", two[] = "/tmp/rocecomm-two-XXXXXX";
 	struct peers_options oa = options(0xa1, "alpha"), ob = options(0xb2, "beta");
+	const struct peers_refusal *refusal;
 	struct side a, b;
 
 	write_key(one, '1');
@@ -143,6 +144,24 @@ Test(peers, cluster_key)
 	cr_assert(strstr(a.reason, "the other host has another cluster key"), "%s", a.reason);
 	side_close(&b);
 	a.downs = 0;
+
+	/* The other way round: who refuses remembers whom, until that one is let in. */
+	side_open(&b, &ob);
+	cr_assert_null(peers_last_refusal(a.peers));
+	dial(&b, &a, id_a, v4, 1);
+	cr_assert(run_until(&b.downs, 1, 1000));
+	refusal = peers_last_refusal(a.peers);
+	cr_assert(refusal && strstr(refusal->cause, "another cluster key"));
+	cr_assert_str_eq(refusal->address, "127.0.0.1");
+	side_close(&b);
+	ob.key_path = one;
+	side_open(&b, &ob);
+	dial(&b, &a, id_a, v4, 1);
+	cr_assert(run_until(&a.ups, 1, 1000));
+	cr_assert_null(peers_last_refusal(a.peers));
+	side_close(&b);
+	cr_assert(run_until(&a.downs, 1, 1000));
+	a.ups = a.downs = 0;
 
 	ob.key_path = NULL; /* the key for loopback is not ours either */
 	side_open(&b, &ob);
@@ -231,11 +250,13 @@ Test(peers, unreachable_names_all)
 	dial(&a, &b, id_b, texts, 3);
 	cr_assert(run_until(&a.downs, 1, 2000));
 	cr_assert_eq(a.status, STATUS_UNREACHABLE);
-	cr_assert(strstr(a.reason, "the-other") && strstr(a.reason, "127.0.0.9:") &&
-			  strstr(a.reason, "refused") && strstr(a.reason, "127.0.0.8:") &&
-			  strstr(a.reason, "no answer within 500 ms") &&
-			  strstr(a.reason, "example.org: not a numeric address"),
-		  "%s", a.reason);
+	cr_assert(
+		strstr(a.reason, "the-other") && strstr(a.reason, "127.0.0.9:") &&
+			strstr(a.reason, "refused (does rocecommd run there, and on this port?)") &&
+			strstr(a.reason, "127.0.0.8:") &&
+			strstr(a.reason, "no answer within 500 ms") &&
+			strstr(a.reason, "example.org: not a numeric address"),
+		"%s", a.reason);
 	side_close(&a);
 	side_close(&b);
 	close(fd);
@@ -318,6 +339,9 @@ Test(peers, settings)
 			  strstr(a.reason, "524288") && strstr(a.reason, "alpha") &&
 			  strstr(a.reason, "beta") && !strstr(a.reason, "ring_min"),
 		  "%s", a.reason);
+	run_for(50);
+	cr_assert(peers_last_refusal(b.peers) &&
+		  strstr(peers_last_refusal(b.peers)->cause, "chunk_bytes"));
 	side_close(&b);
 	a.downs = 0;
 
