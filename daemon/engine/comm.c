@@ -41,7 +41,27 @@ void comm_unlink(struct engine_comm *c)
 		at = &(*at)->hash_next;
 	}
 	*at = c->hash_next;
+	if (c->progress->walk == &c->link) {
+		c->progress->walk = c->link.next;
+	}
 	list_remove(&c->link);
+}
+
+struct engine_comm *comm_walk(struct progress *p)
+{
+	p->walk = p->comms.next;
+	return comm_walk_next(p);
+}
+
+struct engine_comm *comm_walk_next(struct progress *p)
+{
+	struct list *at = p->walk;
+
+	if (at == &p->comms) {
+		return NULL;
+	}
+	p->walk = at->next;
+	return container_of(at, struct engine_comm, link);
 }
 
 struct engine_comm *comm_find(struct progress *p, uint64_t uid)
@@ -81,7 +101,7 @@ static bool comm_allocate(struct engine_comm *c)
 	c->grants = reserve(WINDOW * (size_t)c->nhosts * sizeof(*c->grants));
 	c->grant_lost = calloc(c->nhosts, sizeof(*c->grant_lost));
 	c->temp = reserve((size_t)COMM_ACTIVE * COMM_TEMP);
-	c->p2ps = reserve(LIMIT_P2P_WINDOW * (size_t)c->nlocal * sizeof(*c->p2ps));
+	c->p2ps = reserve(COMM_P2PS * (size_t)c->nlocal * sizeof(*c->p2ps));
 	if (!c->ops || !c->posts || !c->ranks || !c->grants || !c->grant_lost || !c->temp ||
 	    !c->p2ps) {
 		return false;
@@ -187,7 +207,7 @@ struct engine_comm *comm_free(struct engine_comm *c)
 	unreserve(c->posts, WINDOW * (size_t)c->nlocal * sizeof(*c->posts));
 	unreserve(c->grants, WINDOW * (size_t)c->nhosts * sizeof(*c->grants));
 	unreserve(c->temp, (size_t)COMM_ACTIVE * COMM_TEMP);
-	unreserve(c->p2ps, LIMIT_P2P_WINDOW * (size_t)c->nlocal * sizeof(*c->p2ps));
+	unreserve(c->p2ps, COMM_P2PS * (size_t)c->nlocal * sizeof(*c->p2ps));
 	free(c->ops);
 	free(c->ranks);
 	free(c->grant_lost);
@@ -282,6 +302,7 @@ void comm_op_finished(struct op *op)
 	while (c->done != c->started && c->over[c->done % WINDOW]) {
 		c->over[c->done % WINDOW] = false;
 		c->done++;
+		c->oldest_since = c->progress->now;
 	}
 	c->progress->busy--;
 	comm_update_view(c);

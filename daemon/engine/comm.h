@@ -29,7 +29,9 @@
 #define COMM_PLANS 32	     /* plans kept a communicator */
 #define COMM_ACTIVE 32	     /* operations running side by side */
 #define COMM_TEMP (2u << 20) /* scratch of one running operation, bytes */
-#define COMM_VARGS 4	     /* v-variants running side by side */
+/* Objects a rank: one whose client was told may still wait for its grant to leave. */
+#define COMM_P2PS (2 * LIMIT_P2P_WINDOW)
+#define COMM_VARGS 4 /* v-variants running side by side */
 
 struct op_ctx;
 struct plan_entry;
@@ -106,6 +108,7 @@ struct engine_comm {
 	uint32_t done;		      /* operations below are over */
 	uint32_t started;	      /* operations below have started */
 	uint32_t tail;		      /* operations from here on nobody here has posted */
+	uint64_t oldest_since;	      /* ns: when `done` last moved */
 	bool over[LIMIT_COMM_WINDOW]; /* finished out of order: done catches up */
 
 	/* Grants of peers: segments below may be sent; [LIMIT_COMM_WINDOW * nhosts]. */
@@ -129,7 +132,7 @@ struct engine_comm {
 	uint32_t temp_used; /* bit a slot */
 	struct vargs vargs[COMM_VARGS];
 
-	struct p2p *p2ps;  /* [nlocal * LIMIT_P2P_WINDOW] */
+	struct p2p *p2ps;  /* [nlocal * COMM_P2PS] */
 	uint32_t p2p_used; /* of p2ps, ever */
 	struct list p2p_free;
 	struct list p2p_active;
@@ -154,6 +157,12 @@ struct engine_comm *comm_free(struct engine_comm *c);
 void comm_insert(struct engine_comm *c);
 void comm_unlink(struct engine_comm *c);
 struct engine_comm *comm_find(struct progress *p, uint64_t uid);
+/*
+ * Walks over all communicators, one walk at a time; any of them may go meanwhile: what is done to
+ * one may send, and the memory that another one waits for comes back from inside that.
+ */
+struct engine_comm *comm_walk(struct progress *p);
+struct engine_comm *comm_walk_next(struct progress *p);
 
 /* A validated-for-session descriptor arrives. */
 void comm_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d);

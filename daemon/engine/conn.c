@@ -127,19 +127,23 @@ bool conn_take_credit(struct engine_peer *peer, uint64_t length)
 	return true;
 }
 
+static void credit_send(struct engine_peer *peer);
+
+/* More may be owed by now. */
 static void credit_done(struct transport_send *send, int status)
 {
 	struct engine_peer *peer = send->user;
 
-	(void)status;
 	peer->credit_busy = false;
+	if (status == 0) {
+		credit_send(peer);
+	}
 }
 
-void conn_owe_credit(struct engine_peer *peer)
+static void credit_send(struct engine_peer *peer)
 {
-	peer->owed++;
-	if (peer->owed * 2 < peer->progress->options.eager_credits || peer->credit_busy ||
-	    peer->down) {
+	if (peer->owed == 0 || peer->owed * 2 < peer->progress->options.eager_credits ||
+	    peer->credit_busy || peer->down) {
 		return;
 	}
 	memset(&peer->credit_send, 0, sizeof(peer->credit_send));
@@ -148,6 +152,12 @@ void conn_owe_credit(struct engine_peer *peer)
 	peer->credit_send.user = peer;
 	peer->credit_busy = true;
 	conn_send(peer, &peer->credit_send);
+}
+
+void conn_owe_credit(struct engine_peer *peer)
+{
+	peer->owed++;
+	credit_send(peer);
 }
 
 static void take_credits(struct engine_peer *peer, uint32_t n)
@@ -178,6 +188,18 @@ struct eager_slot *conn_find_early(struct engine_comm *c, uint8_t type, uint32_t
 
 		if (h->type == type && s->host == host && h->seq == seq && h->tag == tag &&
 		    h->segment == segment && (type == WIRE_DATA || h->root == root)) {
+			return s;
+		}
+	}
+	return NULL;
+}
+
+struct eager_slot *conn_find_stray(struct engine_comm *c, uint32_t seq)
+{
+	list_for_each (e, &c->unexpected) {
+		struct eager_slot *s = container_of(e, struct eager_slot, link);
+
+		if (s->header.type == WIRE_DATA && s->header.seq == seq) {
 			return s;
 		}
 	}
@@ -269,6 +291,14 @@ static int host_of_peer(const struct engine_comm *c, const struct engine_peer *p
 	return -1;
 }
 
+/* Raises *@lost, the number below which something may have been dropped, to cover @seq. */
+static void note_lost(uint64_t *lost, uint32_t seq)
+{
+	if (*lost == 0 || (int32_t)(seq + 1 - (uint32_t)*lost) > 0) {
+		*lost = (uint64_t)seq + 1;
+	}
+}
+
 static void take_grant(struct engine_comm *c, uint32_t host, const struct wire_header *h)
 {
 	struct op *op = comm_op(c, h->seq);
@@ -276,7 +306,7 @@ static void take_grant(struct engine_comm *c, uint32_t host, const struct wire_h
 
 	if (!op) {
 		if ((int32_t)(h->seq - c->done) > 0) {
-			c->grant_lost[host] = (uint64_t)h->seq + 1;
+			note_lost(&c->grant_lost[host], h->seq);
 		}
 		return;
 	}
@@ -294,7 +324,7 @@ static void take_rts(struct engine_comm *c, const struct wire_header *h)
 
 	if (!op) {
 		if ((int32_t)(h->seq - c->done) > 0) {
-			c->rts_lost = (uint64_t)h->seq + 1;
+			note_lost(&c->rts_lost, h->seq);
 		}
 		return;
 	}
@@ -453,9 +483,7 @@ static void conn_abandon(struct engine_peer *peer)
 	struct progress *p = peer->progress;
 
 	peer->down = true;
-	list_for_each_safe (e, &p->comms) {
-		struct engine_comm *c = container_of(e, struct engine_comm, link);
-
+	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
 		if (host_of_peer(c, peer) >= 0) {
 			c->pins++;
 			comm_fail(c, STATUS_PEER_DIED);
@@ -483,6 +511,18 @@ static void conn_peer_down(void *arg, struct transport_peer *tp, int error, cons
 	peer->down_msg.run = conn_down_run;
 	progress_tell(peer->progress, &peer->down_msg);
 	conn_abandon(peer);
+}
+
+void conn_lose(struct engine_peer *peer, int error, const char *reason)
+{
+	if (peer->down) {
+		return;
+	}
+	peer->error = error;
+	peer->reason = reason;
+	peer->down_msg.run = conn_down_run;
+	progress_tell(peer->progress, &peer->down_msg);
+	conn_shut(peer);
 }
 
 void conn_shut(struct engine_peer *peer)

@@ -99,8 +99,12 @@ void conn_release_slot(struct eager_slot *slot);
 /* Looks for an early message; NULL if none is complete. */
 struct eager_slot *conn_find_early(struct engine_comm *c, uint8_t type, uint32_t host, uint32_t seq,
 				   uint32_t segment, uint32_t tag, uint32_t root);
+/* Any early message of a collective; NULL if there is none. */
+struct eager_slot *conn_find_stray(struct engine_comm *c, uint32_t seq);
 /* Drops all early messages of a communicator. */
 void conn_drop_early(struct engine_comm *c);
+/* The engine gives it up: as conn_shut(), and control is told. */
+void conn_lose(struct engine_peer *peer, int error, const char *reason);
 /* Takes it out of service: streams closed, everything of it abandoned. */
 void conn_shut(struct engine_peer *peer);
 

@@ -148,8 +148,8 @@ int engine_start(struct engine *e)
 
 static void on_stop(struct progress *p, struct hand *h)
 {
-	list_for_each_safe (l, &p->comms) {
-		comm_fail(container_of(l, struct engine_comm, link), h->status);
+	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
+		comm_fail(c, h->status);
 	}
 	list_for_each (l, &p->sessions) {
 		struct engine_session *s = container_of(l, struct engine_session, link);
@@ -433,11 +433,6 @@ int engine_peer_add(struct engine *e, void *user, struct engine_peer **ret)
 	return 0;
 }
 
-static void peer_lost(struct engine_peer *peer, int error, const char *reason)
-{
-	conn_handler.peer_down(peer->progress, peer->transport, error, reason);
-}
-
 static void on_peer_stream(struct progress *p, struct hand *h)
 {
 	struct engine_peer *peer = h->object;
@@ -453,8 +448,8 @@ static void on_peer_stream(struct progress *p, struct hand *h)
 		}
 	}
 	h->fd = base_close(h->fd);
-	if (r < 0 && peer->transport) {
-		peer_lost(peer, r, "a data connection cannot be added");
+	if (r < 0) {
+		conn_lose(peer, r, "a data connection cannot be added");
 	}
 	hand_return(p, h);
 }

@@ -163,7 +163,8 @@ void comm_check_timeouts(struct engine_comm *c)
 	if (c->failed || c->done == c->tail || op->state == OP_FREE) {
 		return;
 	}
-	still = clock_elapsed(now, op->last_progress);
+	/* Whoever posts far ahead does not shorten the others' time: it counts for the oldest. */
+	still = clock_elapsed(now, MAX(op->last_progress, c->oldest_since));
 	if (op->state == OP_ACTIVE && op->ctx->held) {
 		if (transfer && still > transfer) {
 			comm_timeout(c, op, ENGINE_FAIL_TRANSFER);

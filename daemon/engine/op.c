@@ -73,6 +73,26 @@ static void note_send(struct op_note *note, uint8_t type, uint32_t segment)
 	conn_send(peer, &note->send);
 }
 
+/*
+ * All is done here. An early message that no step took is one that its sender should not have had
+ * to send: counts disagree, though every length that was compared was right.
+ */
+static void op_end(struct op *op)
+{
+	struct eager_slot *slot = conn_find_stray(op->comm, op->seq);
+
+	if (slot) {
+		struct engine_signature sig = conn_get_signature(&slot->header);
+
+		if (comm_check_signature(op, slot->host, &sig)) {
+			op_wrong_length(op, slot->host, 0, slot->header.length);
+		}
+		return;
+	}
+	op_release(op);
+	comm_op_finished(op);
+}
+
 void op_unhold(struct op_ctx *ctx)
 {
 	struct op *op = ctx->op;
@@ -81,8 +101,7 @@ void op_unhold(struct op_ctx *ctx)
 	if (op->state == OP_ZOMBIE && ctx->held == 0) {
 		comm_op_drained(op);
 	} else if (op->state == OP_ACTIVE && ctx->held == 0 && ctx->finished == ctx->nseg) {
-		op_release(op);
-		comm_op_finished(op);
+		op_end(op);
 	}
 }
 
@@ -142,6 +161,8 @@ static void op_request_grants(struct op_ctx *ctx)
 
 		if (lost && (int32_t)((uint32_t)lost - ctx->op->seq) > 0) {
 			note_send(note, WIRE_RTS, 0);
+		} else {
+			c->grant_lost[note->host] = 0; /* all of them have started */
 		}
 	}
 }
@@ -200,10 +221,7 @@ void op_run_finished(struct op_run *run)
 			op_send_grants(ctx, false);
 		}
 	} else if (ctx->finished == ctx->nseg && ctx->held == 0) {
-		struct op *op = ctx->op;
-
-		op_release(op);
-		comm_op_finished(op);
+		op_end(ctx->op);
 	}
 }
 
@@ -331,6 +349,8 @@ static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	c->started++;
 	if (c->rts_lost && (int32_t)((uint32_t)c->rts_lost - op->seq) > 0) {
 		op->grant_all = true;
+	} else {
+		c->rts_lost = 0; /* all of them have started */
 	}
 	op_send_grants(ctx, op->grant_all);
 	if (op->state == OP_ACTIVE) {
@@ -370,7 +390,7 @@ int op_start(struct op *op)
 	}
 	if (!coll_kind_is_v(op->sig.kind) && op->sig.count == 0 && op->sig.kind != COLL_BARRIER) {
 		c->started++;
-		comm_op_finished(op);
+		op_end(op);
 		return 0;
 	}
 	if (coll_kind_is_v(op->sig.kind)) {

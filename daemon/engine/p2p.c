@@ -162,7 +162,7 @@ static void send_payload(struct p2p *x)
 	struct engine_peer *peer = c->params.peers[host_of(c, x->peer)];
 	bool eager = false;
 
-	if (c->ranks[x->local].p2p->granted[x->peer] <= x->seq) {
+	if ((int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) <= 0) {
 		eager = conn_take_credit(peer, x->bytes);
 		if (!eager) {
 			return;
@@ -407,7 +407,7 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 		why = "its buffer is not inside memory that it registered";
 	} else if ((uint32_t)d->seq != *seq) {
 		why = "its sequence number is not the next one";
-	} else if (rank->p2p->in_flight == LIMIT_P2P_WINDOW) {
+	} else if (rank->p2p->in_flight == COMM_P2PS) {
 		why = "it has more sends and receives in flight than the window holds";
 	}
 	if (why) {

@@ -135,9 +135,7 @@ static int rescan(struct progress *p)
 		return 0;
 	}
 	p->rescan = false;
-	list_for_each_safe (e, &p->comms) {
-		struct engine_comm *c = container_of(e, struct engine_comm, link);
-
+	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
 		for (uint32_t seq = c->done; !c->failed && seq != c->started; seq++) {
 			struct op *op = &c->ops[seq % LIMIT_COMM_WINDOW];
 
@@ -166,8 +164,8 @@ static void check_timeouts(struct progress *p)
 		return;
 	}
 	p->next_check = p->now + CHECK_INTERVAL;
-	list_for_each_safe (e, &p->comms) {
-		comm_check_timeouts(container_of(e, struct engine_comm, link));
+	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
+		comm_check_timeouts(c);
 	}
 }
 
@@ -222,10 +220,10 @@ static int turn(struct progress *p)
 	n += transport_poll(p->transport);
 	n += rescan(p);
 	n += run_steps(p);
-	flush(p);
 	if (p->busy) {
 		check_timeouts(p);
 	}
+	flush(p); /* last: nothing may wait here while the thread sleeps */
 	counter_add(&p->view.loops, 1);
 	return n;
 }

@@ -37,6 +37,7 @@ struct progress {
 	struct list sessions; /* engine_session.link */
 	struct list dirty;    /* engine_session.dirty: completions to announce */
 	struct list comms;    /* engine_comm.link */
+	struct list *walk;    /* the next one of a comm_walk() */
 	struct list peers;    /* engine_peer.link */
 	struct list runnable; /* op_run.link: a step is ready */
 	struct engine_comm *buckets[PROGRESS_BUCKETS];

@@ -254,7 +254,12 @@ static void step_send(struct step_state *st)
 static void step_take(struct step_state *st, struct eager_slot *slot)
 {
 	struct op_ctx *ctx = st->run->ctx;
+	struct engine_signature sig = conn_get_signature(&slot->header);
 
+	/* When it came there may have been nothing to compare it with. */
+	if (!comm_check_signature(ctx->op, slot->host, &sig)) {
+		return;
+	}
 	if (slot->header.length != st->length) {
 		op_wrong_length(ctx->op, step_of(st)->peer, st->length, slot->header.length);
 		return;

@@ -100,7 +100,7 @@ static void make_engine(struct lab *lab, uint32_t h)
 		.chunk = 64 << 10,
 		.eager = 16 << 10,
 		.eager_credits = 8,
-		.spin_us = 20,
+		.spin_us = lab->spin_us,
 		.cpu = -1,
 		.user_timeout_ms = 20000,
 	};
@@ -161,7 +161,7 @@ static void make_comm(struct lab *lab, uint32_t h)
 		.host = h,
 		.peers = lab->peers[h],
 		.ranks = ranks,
-		.arrival_timeout_ms = 60000,
+		.arrival_timeout_ms = lab->arrival_ms,
 		.transfer_timeout_ms = 60000,
 	};
 	uint32_t n = coll_nlocal(lab->layout, h);
@@ -177,8 +177,8 @@ static void make_comm(struct lab *lab, uint32_t h)
 	cr_assert_eq(engine_comm_add(lab->engines[h], &p, done, lab, &lab->comms[h]), 0);
 }
 
-struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
-		    const char *tuning)
+struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			  const char *tuning, uint32_t spin_us, uint32_t arrival_ms)
 {
 	struct lab *lab = calloc(1, sizeof(*lab));
 	char err[256];
@@ -186,6 +186,8 @@ struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, s
 	cr_assert(lab);
 	lab->nhosts = nhosts;
 	lab->nranks = nranks;
+	lab->spin_us = spin_us;
+	lab->arrival_ms = arrival_ms;
 	cr_assert_eq(coll_layout_new(host_of, nranks, nhosts, &lab->layout), 0);
 	if (tuning) {
 		cr_assert_eq(coll_tuning_parse(&lab->tuning, tuning, err, sizeof(err)), 0, "%s",
@@ -203,6 +205,12 @@ struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, s
 	}
 	settle(lab);
 	return lab;
+}
+
+struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+		    const char *tuning)
+{
+	return lab_new_timed(host_of, nranks, nhosts, mem, tuning, 20, 60000);
 }
 
 void lab_free(struct lab *lab)
@@ -319,6 +327,17 @@ void lab_kill(struct lab *lab, uint32_t rank)
 	munmap(k->page, SHM_SIZE);
 	close(k->bell);
 	close(k->event);
+}
+
+int lab_wire(struct lab *lab, uint32_t to, uint32_t from)
+{
+	int fds[2], own;
+
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+	own = dup(fds[1]);
+	cr_assert_eq(engine_peer_stream(lab->engines[to], lab->peers[to][from], fds[0]), 0);
+	cr_assert_eq(engine_peer_stream(lab->engines[from], lab->peers[from][to], fds[1]), 0);
+	return own;
 }
 
 static void nothing(void *arg)

@@ -46,6 +46,7 @@ struct lab {
 	struct engine_comm *comms[LAB_MAX_HOSTS];
 	struct comm_view *views[LAB_MAX_HOSTS];
 	struct lab_rank ranks[LAB_MAX_RANKS];
+	uint32_t spin_us, arrival_ms;
 	int pending;
 	struct engine_failure failure; /* the last one reported */
 	int failures;
@@ -55,6 +56,9 @@ struct lab {
 /* @host_of: [nranks]. @mem: bytes of buffer 1 of each rank. @tuning: rules or NULL. */
 struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
 		    const char *tuning);
+/* The same with the thread's polling time and the arrival time-out given. */
+struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			  const char *tuning, uint32_t spin_us, uint32_t arrival_ms);
 /* Gives everything back and checks that all of it came back. */
 void lab_free(struct lab *lab);
 /* Control work of all engines, once. */
@@ -67,6 +71,8 @@ bool lab_done(struct lab *lab, uint32_t rank, uint32_t ticket);
 /* A rank's process dies: detached, its session removed, its memory unmapped as soon as it may be.
  */
 void lab_kill(struct lab *lab, uint32_t rank);
+/* One more stream between two hosts. Return: the end of @from, where the test may speak, too. */
+int lab_wire(struct lab *lab, uint32_t to, uint32_t from);
 /* Cuts the sockets between two hosts. */
 void lab_cut(struct lab *lab, uint32_t a, uint32_t b);
 

@@ -16,6 +16,7 @@
 
 #include "lab.h"
 #include "proto/base.h"
+#include "transport/wire.h"
 
 #define MEM (24u << 20)
 #define HALF (MEM / 2)
@@ -509,5 +510,91 @@ Test(engine, sends_to_oneself, .timeout = 60)
 		}
 		cr_assert_eq(at(lab, 0, N * 8)[0], round);
 	}
+	lab_free(lab);
+}
+
+/* Lets time pass; control works meanwhile, or no plan would be built. */
+static void rest(struct lab *lab, int ms)
+{
+	for (int i = 0; i < ms; i++) {
+		lab_pump(lab);
+		usleep(1000);
+	}
+}
+
+/* The root hears of a third host's other reduction before it posts; the first one agrees. */
+Test(engine, third_host_disagrees, .timeout = 60)
+{
+	struct lab *lab = lab_new((const uint32_t[]){0, 1, 2}, 3, 3, MEM, NULL);
+	struct shm_desc d = {.kind = COLL_REDUCE, .count = 4, .send_buf = 1, .recv_buf = 1};
+
+	lab_post(lab, 1, &d);
+	rest(lab, 50);
+	d.op = REDOP_MAX;
+	lab_post(lab, 2, &d);
+	rest(lab, 50);
+	d.op = REDOP_SUM;
+	cr_assert_eq(lab_wait(lab, 0, lab_post(lab, 0, &d)), STATUS_MISMATCH);
+	lab_free(lab);
+}
+
+/* Host 0 is more than a window ahead; grants that host 1 must drop come in the other order. */
+Test(engine, lost_grants_in_any_order, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_one, 2, 2, MEM, NULL);
+	struct shm_desc none = {.kind = COLL_ALLREDUCE, .dtype = DTYPE_I64};
+	struct wire_header grant = {WIRE_MAGIC, WIRE_GRANT, .comm = 77, .seq = 600};
+	uint32_t last[2][2];
+	int wire = lab_wire(lab, 1, 0);
+
+	for (uint32_t r = 0; r < 2; r++) {
+		for (int i = 0; i < 600; i++) {
+			lab_post(lab, r, &none);
+		}
+		for (uint32_t i = 0; i < 2; i++) {
+			struct shm_desc d = none;
+
+			d.count = 300000;
+			d.send_buf = d.recv_buf = 1;
+			d.send_off = d.recv_off = i * HALF;
+			last[r][i] = lab_post(lab, r, &d);
+		}
+		rest(lab, 100);
+		cr_assert(r || write(wire, &grant, sizeof(grant)) == sizeof(grant));
+		rest(lab, 100);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		cr_assert_eq(lab_wait(lab, i % 2, last[i % 2][i / 2]), STATUS_OK);
+	}
+	lab_free(lab);
+	close(wire);
+}
+
+/* A thread that never polls idly sleeps right after it has found a time-out. */
+Test(engine, a_time_out_wakes_its_clients, .timeout = 60)
+{
+	struct lab *lab = lab_new_timed(two_by_one, 2, 2, MEM, NULL, 0, 300);
+	struct shm_desc d = {.kind = COLL_BARRIER};
+
+	lab_post(lab, 0, &d);
+	usleep(1500000);
+	cr_assert(lab_done(lab, 0, 0));
+	cr_assert_neq(((struct shm_header *)lab->ranks[0].page)->completions, 0);
+	lab_free(lab);
+}
+
+/* Rank 0 posts two operations at once; rank 1 has the whole time for each of them. */
+Test(engine, arrival_counts_from_ones_turn, .timeout = 60)
+{
+	struct lab *lab = lab_new_timed(two_by_one, 2, 2, MEM, NULL, 20, 1000);
+	struct shm_desc d = {.kind = COLL_BARRIER};
+	uint32_t t = lab_post(lab, 0, &d);
+
+	t = lab_post(lab, 0, &d);
+	for (int i = 0; i < 2; i++) {
+		rest(lab, 700);
+		lab_post(lab, 1, &d);
+	}
+	cr_assert_eq(lab_wait(lab, 0, t), STATUS_OK);
 	lab_free(lab);
 }
