@@ -391,10 +391,8 @@ static struct step_state *claim(struct op *op, uint32_t host, const struct wire_
 	if (at < 0) {
 		return NULL;
 	}
-	for (uint32_t turn = 0;
-	     run->active && run->nready &&
-	     (run->steps[at].state == STEP_WAITING || run->steps[at].state == STEP_READY);
-	     turn++) {
+	while (run->active && run->nready &&
+	       (run->steps[at].state == STEP_WAITING || run->steps[at].state == STEP_READY)) {
 		op_run_steps(run);
 		if (op->state != OP_ACTIVE) {
 			return NULL;
