@@ -401,19 +401,24 @@ static void comm_mismatch_local(struct op *op, uint32_t local, const struct engi
 	comm_fail_event(c, &f);
 }
 
-bool comm_check_signature(struct op *op, uint32_t host, const struct engine_signature *theirs)
+static void comm_mismatch_peer(struct op *op, uint32_t host, const struct engine_signature *theirs)
 {
-	struct engine_comm *c = op->comm;
 	struct engine_failure f = {
 		.cause = ENGINE_FAIL_MISMATCH_PEER,
 		.status = STATUS_MISMATCH,
-		.seq = op->seq,
+		.seq = op->sig_seq,
 		.rank_a = -1,
 		.rank_b = -1,
 		.host_b = (int32_t)host,
+		.a = op->sig,
 		.b = *theirs,
 	};
 
+	comm_fail_event(op->comm, &f);
+}
+
+bool comm_check_signature(struct op *op, uint32_t host, const struct engine_signature *theirs)
+{
 	if (op->state == OP_FREE) {
 		if (!op->remote_known) {
 			op->remote_known = true;
@@ -425,9 +430,20 @@ bool comm_check_signature(struct op *op, uint32_t host, const struct engine_sign
 	if (signature_equal(&op->sig, theirs)) {
 		return true;
 	}
-	f.a = op->sig;
-	comm_fail_event(c, &f);
+	comm_mismatch_peer(op, host, theirs);
 	return false;
+}
+
+void comm_check_past(struct engine_comm *c, uint32_t seq, uint32_t host,
+		     const struct engine_signature *theirs)
+{
+	struct op *op = &c->ops[seq % WINDOW];
+
+	/* Posted here, and the slot still knows how. */
+	if ((int32_t)(seq - c->tail) < 0 && op->sig_seq == seq &&
+	    !signature_equal(&op->sig, theirs)) {
+		comm_mismatch_peer(op, host, theirs);
+	}
 }
 
 /* The first local rank of an operation decides what the others are compared with. */
@@ -437,6 +453,7 @@ static bool op_first_post(struct op *op, const struct engine_signature *sig)
 
 	op->state = OP_POSTING;
 	op->sig = *sig;
+	op->sig_seq = op->seq;
 	op->first_post = c->progress->now;
 	op->last_progress = c->progress->now;
 	c->tail++;

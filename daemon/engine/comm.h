@@ -64,6 +64,7 @@ enum op_state {
 struct op {
 	struct engine_comm *comm;
 	uint32_t seq;
+	uint32_t sig_seq; /* the operation that sig is of, also when it is over */
 	uint8_t state;
 	bool grant_all; /* a peer asked for grants (RTS) before it started */
 	bool remote_known;
@@ -186,6 +187,12 @@ void comm_try_remove(struct engine_comm *c);
 struct op *comm_op(struct engine_comm *c, uint32_t seq);
 /* Compares a peer's signature with ours; fails the communicator when they differ. */
 bool comm_check_signature(struct op *op, uint32_t host, const struct engine_signature *theirs);
+/*
+ * The same for an operation that is over here: a host that comes with another signature afterwards
+ * (the count was 0 here, for example) must be told, not left waiting.
+ */
+void comm_check_past(struct engine_comm *c, uint32_t seq, uint32_t host,
+		     const struct engine_signature *theirs);
 
 /* Fills in the memory of a post. Return: NULL, or what is wrong with it. */
 const char *post_fill(struct engine_comm *c, uint32_t local, const struct shm_desc *d,

@@ -351,7 +351,10 @@ static struct transport_recv *take_control(struct engine_peer *peer, struct engi
 		return &peer->control_recv;
 	}
 	op = comm_op(c, h->seq);
-	if (op && !comm_check_signature(op, (uint32_t)host, &sig)) {
+	if (!op) {
+		comm_check_past(c, h->seq, (uint32_t)host, &sig);
+	}
+	if (c->failed || (op && !comm_check_signature(op, (uint32_t)host, &sig))) {
 		return &peer->control_recv;
 	}
 	if (h->type == WIRE_GRANT) {
@@ -385,6 +388,7 @@ static struct transport_recv *take_data(struct engine_peer *peer, struct engine_
 	/* Of an operation that is over here: it came too late to matter. */
 	if ((int32_t)(h->seq - c->done) < 0 || (op == NULL && c->over[h->seq % LIMIT_COMM_WINDOW] &&
 						h->seq - c->done < LIMIT_COMM_WINDOW)) {
+		comm_check_past(c, h->seq, (uint32_t)host, &sig);
 		return discard_begin(peer, h);
 	}
 	if (op && !comm_check_signature(op, (uint32_t)host, &sig)) {

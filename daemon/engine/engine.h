@@ -51,6 +51,7 @@ enum engine_fail_cause {
 	ENGINE_FAIL_LENGTH,   /* v-counts or send/recv sizes disagree: rank_a, rank_b */
 	ENGINE_FAIL_ARRIVAL,  /* arrival time-out: missing ranks in view */
 	ENGINE_FAIL_TRANSFER, /* transfer time-out */
+	ENGINE_FAIL_PARTNER,  /* rank_a's send or receive (a.kind) waits for rank_b's */
 };
 struct engine_signature {
 	uint8_t kind, dtype, op, reserved;

@@ -148,6 +148,28 @@ static void comm_timeout(struct engine_comm *c, const struct op *op, enum engine
 	comm_fail_event(c, &f);
 }
 
+/* A send without its receive, or the reverse, is somebody who has not posted, too. */
+static void p2p_check_timeouts(struct engine_comm *c, uint64_t arrival)
+{
+	const struct p2p *x = arrival && c->progress->now > arrival
+				      ? p2p_overdue(c, c->progress->now - arrival)
+				      : NULL;
+	struct engine_failure f = {
+		.cause = ENGINE_FAIL_PARTNER,
+		.status = STATUS_TIMEOUT,
+		.host_b = -1,
+	};
+
+	if (x) {
+		f.seq = x->seq;
+		f.rank_a = (int32_t)c->ranks[x->local].rank;
+		f.rank_b = (int32_t)x->peer;
+		f.a.kind = x->kind;
+		f.length_a = x->bytes;
+		comm_fail_event(c, &f);
+	}
+}
+
 /*
  * Two clocks. Transfer: a message has begun and its bytes have stopped. Arrival: nothing is on its
  * way, so somebody has not posted.
@@ -160,6 +182,9 @@ void comm_check_timeouts(struct engine_comm *c)
 	uint64_t transfer = c->params.transfer_timeout_ms * CLOCK_NS_PER_MS;
 	uint64_t still;
 
+	if (!c->failed) {
+		p2p_check_timeouts(c, arrival);
+	}
 	if (c->failed || c->done == c->tail || op->state == OP_FREE) {
 		return;
 	}

@@ -317,8 +317,7 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	if (ctx->seg != UINT64_MAX && longest) {
 		nseg = DIV_UP(longest, ctx->seg_elems);
 	}
-	/* Segment numbers are 32 bits on the wire: 2^32 segments of at least 64 bytes. */
-	ctx->nseg = (uint32_t)MIN(nseg, UINT32_MAX);
+	ctx->nseg = (uint32_t)nseg; /* op_start() has refused more */
 	ctx->eager = !v && nseg == 1 &&
 		     longest * ctx->esize * plan->msg_blocks / plan->msg_parts <= o->eager;
 }
@@ -373,6 +372,23 @@ static void op_reject(struct op *op, uint32_t local, const char *reason)
 	comm_fail_event(op->comm, &f);
 }
 
+/* Sizes that no run can have. Segments have at least 64 bytes. */
+static const char *plan_refusal(const struct op *op, const struct plan *plan, struct vargs *v)
+{
+	uint64_t seg = coll_segment(plan, op->comm->progress->options.chunk, COMM_TEMP / OP_RUNS);
+
+	if (plan->flags & PLAN_WHOLE) {
+		return NULL;
+	}
+	if ((uint64_t)plan->ntemp * 64 > COMM_TEMP) {
+		return "its plan needs more scratch than an operation may have";
+	}
+	if (vargs_longest(op, v) / (seg / dtype_size(op->sig.dtype)) >= UINT32_MAX) {
+		return "its blocks have more segments than 32 bits can number";
+	}
+	return NULL;
+}
+
 int op_start(struct op *op)
 {
 	struct engine_comm *c = op->comm;
@@ -416,10 +432,10 @@ int op_start(struct op *op)
 		}
 		return OP_E_LATER;
 	}
-	/* Segments have at least 64 bytes: reduce-scatter over more than 32768 ranks. */
-	if (!(e->plan->flags & PLAN_WHOLE) && (uint64_t)e->plan->ntemp * 64 > COMM_TEMP) {
+	reason = plan_refusal(op, e->plan, v);
+	if (reason) {
 		e->in_use--;
-		op_reject(op, 0, "its plan needs more scratch than an operation may have");
+		op_reject(op, 0, reason);
 		return OP_E_LATER;
 	}
 	op_launch(op, ctx, v);

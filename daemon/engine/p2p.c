@@ -323,6 +323,7 @@ static void p2p_try_start(struct p2p *x)
 		return;
 	}
 	x->started = true;
+	x->since = c->progress->now;
 	if (x->kind == COLL_RECV) {
 		rank->p2p->opened[x->peer]++;
 		if (host_of(c, x->peer) != c->params.host) {
@@ -441,6 +442,22 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 	list_append(&c->p2p_active, &x->link);
 	c->progress->busy++;
 	p2p_advance(c);
+}
+
+/*
+ * Only what has started and waits for the other side counts: what waits for an earlier operation of
+ * its own rank has that one's clock.
+ */
+const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit)
+{
+	list_for_each (e, &c->p2p_active) {
+		const struct p2p *x = container_of(e, struct p2p, link);
+
+		if (x->state == P2P_WAITING && x->started && x->since < limit) {
+			return x;
+		}
+	}
+	return NULL;
 }
 
 /* ---- failure ------------------------------------------------------------------------------ */

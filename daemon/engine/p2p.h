@@ -37,6 +37,7 @@ struct p2p {
 	bool started;	/* no conflict any more */
 	bool note_busy; /* its grant is with the transport */
 	uint64_t bytes;
+	uint64_t since;	 /* ns: waits for its partner from then on */
 	uint64_t cursor; /* copied so far, between ranks of this host */
 	struct post post;
 	struct iovec iov;
@@ -61,6 +62,8 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 				      const struct wire_header *h);
 void p2p_recv_done(struct p2p *x);
 void p2p_granted(struct engine_comm *c, const struct wire_header *h);
+/* The oldest that waits for its partner since before @limit (ns), or NULL. */
+const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit);
 void p2p_fail(struct engine_comm *c, enum status status);
 /* Peer is lost: receives that were arriving will never end. */
 void p2p_abandon(struct engine_comm *c, struct engine_peer *peer);

@@ -228,6 +228,21 @@ static void failure_arrival(struct communicator *c, const struct engine_failure 
 	snprintf(c->text, sizeof(c->text), "a rank has not posted in time (arrival time-out)");
 }
 
+static void failure_partner(const struct communicator *c, const struct engine_failure *f,
+			    char *text, size_t size)
+{
+	bool sends = f->a.kind == COLL_SEND;
+	char a[256], b[256];
+
+	party_text(c, f->rank_a, -1, a, sizeof(a));
+	party_text(c, f->rank_b, -1, b, sizeof(b));
+	snprintf(text, size,
+		 "%s has waited with its %s of %" PRIu64 " bytes (number %" PRIu64
+		 ") for %s, which "
+		 "has not posted the matching %s within the arrival time-out",
+		 a, sends ? "send" : "receive", f->length_a, f->seq, b, sends ? "receive" : "send");
+}
+
 /* ---- events ------------------------------------------------------------------------------- */
 
 /* See failure.h. */
@@ -248,6 +263,9 @@ void failure_from_engine(struct communicator *c, const struct engine_failure *f)
 		break;
 	case ENGINE_FAIL_TRANSFER:
 		failure_transfer(c, f, text, sizeof(text));
+		break;
+	case ENGINE_FAIL_PARTNER:
+		failure_partner(c, f, text, sizeof(text));
 		break;
 	case ENGINE_FAIL_ARRIVAL:
 		failure_arrival(c, f);
