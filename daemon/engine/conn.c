@@ -113,7 +113,9 @@ void conn_send(struct engine_peer *peer, struct transport_send *send)
 		send->done(send, -ECONNRESET);
 		return;
 	}
-	send->header.credits = (uint16_t)MIN(peer->owed, UINT16_MAX);
+	/* Not with bulk: that may wait in the queue while somebody waits for the credits. */
+	send->header.credits =
+		send->length <= TRANSPORT_URGENT ? (uint16_t)MIN(peer->owed, UINT16_MAX) : 0;
 	peer->owed -= send->header.credits;
 	transport_send(peer->transport, send);
 }

@@ -23,7 +23,7 @@
 #include "engine/mailbox.h"
 #include "transport/transport.h"
 
-#define CONN_DISCARDS 256 /* messages of failed operations that may arrive at a time */
+#define CONN_DISCARDS 1024 /* messages of failed operations that may arrive at a time */
 
 enum recv_kind {
 	RECV_CONTROL = 0,
