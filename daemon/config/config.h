@@ -63,7 +63,6 @@ struct config_source {
 struct config_tenant {
 	char *name;
 	struct value_list users;
-	uint32_t weight;
 	uint64_t max_bytes; /* UINT64_MAX: unlimited */
 	uint32_t max_buffers;
 	uint32_t max_comms;
@@ -152,7 +151,7 @@ extern const struct config_key config_tenant_keys[CONFIG_NTENANT_KEYS];
 
 /* One line of `rocectl config`. */
 struct config_item {
-	char name[160];	  /* "daemon.socket", "tenant default.weight" */
+	char name[160];	  /* "daemon.socket", "tenant default.max_comms" */
 	char *value;	  /* to be freed */
 	char source[256]; /* "default", "file:line", "command line" */
 	const struct config_key *key;

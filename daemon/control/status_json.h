@@ -1,30 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
+/* clang-format off: a table */
 /*
  * Status as JSON: all that rocectl shows
  *
- *	daemon		version, protocol, host, host_id, pid, uptime_ms, port, addresses, sessions,
- *			buffers, buffer_bytes, all (does this reader see everybody's jobs?)
- *	tenants[]	name, sessions, bytes (each used, limit or null), max_buffers, max_comms,
- *weight clients[]	session, name, pid, uid, tenant, library, buffers, bytes, communicators,
- *			connected_ms
- *	jobs[]		name, communicators[]:
- *		name, uid, size, state (forming, ready, failed), status, error, age_ms, path
- *		hosts[]		name, state (self, up, lost), ranks
- *		ranks[]		rank, host, pid, client, local, gone, posted, idle_ms (null: not
- *known, or never); ranks_left_out operation	null, or seq and, where it is known here, kind,
- *dtype, op, count, root, algorithm waiting_ms	how long the operation waits; 0 waiting_for[]
- *rank, host, pid, posted, idle_ms, reason (null; why nothing is known); waiting_for_left_out ops,
- *bytes_sent, bytes_received, bytes_copied, bytes_reduced joining[]	rank, pid, client, root:
- *ranks that wait for others to join peers[]		host, address, state (connecting, up,
- *broken) interfaces[]	name, address, usable, reason (null when usable) thread		loops,
- *wakeups, syscalls
+ *  daemon         version, protocol, host, host_id, pid, uptime_ms, port, addresses, sessions,
+ *                 buffers, buffer_bytes, all (does this reader see everybody's jobs?)
+ *  tenants[]      name, sessions, bytes (each used, limit or null), max_buffers, max_comms
+ *  clients[]      session, name, pid, uid, tenant, library, buffers, bytes, communicators,
+ *                 connected_ms
+ *  jobs[]         name, communicators[]:
+ *   name, uid, size, state (forming, ready, failed), status, error, age_ms, path
+ *   hosts[]       name, state (self, up, lost), ranks
+ *   ranks[]       rank, host, pid, client, local, gone, posted, idle_ms (null: not known);
+ *                 ranks_left_out
+ *   operation     null, or seq and, where it is known here, kind, dtype, op, count, root,
+ *                 algorithm
+ *   waiting_ms    how long the operation waits; 0
+ *   waiting_for[] rank, host, pid, posted, idle_ms, reason (null; why nothing is known);
+ *                 waiting_for_left_out
+ *   ops, bytes_sent, bytes_received, bytes_copied, bytes_reduced
+ *  joining[]      rank, pid, client, root: ranks that wait for others to join
+ *  peers[]        host, address, state (connecting, up, broken)
+ *  interfaces[]   name, address, usable, reason (null when usable)
+ *  thread         loops, wakeups, syscalls
  *
  * Members are appended, never renamed. Numbers that this daemon does not know are null, not 0.
  *
  * Thread: control      Owns: nothing      Locks: none      See: rocectl(1)
  */
+/* clang-format on */
 #ifndef ROCECOMM_CONTROL_STATUS_JSON_H
 #define ROCECOMM_CONTROL_STATUS_JSON_H
 

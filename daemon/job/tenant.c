@@ -30,7 +30,6 @@ static void tenant_limits(struct tenant *tenant, const struct config_tenant *c)
 	quota_set_limit(&tenant->sessions, c->max_sessions);
 	tenant->max_buffers = c->max_buffers;
 	tenant->max_comms = c->max_comms;
-	tenant->weight = c->weight;
 }
 
 void tenants_reload(struct tenants *t)

@@ -36,7 +36,6 @@ struct tenant {
 	struct quota sessions;
 	uint32_t max_buffers; /* a session */
 	uint32_t max_comms;   /* a session */
-	uint32_t weight;
 };
 
 void tenants_init(struct tenants *t, const struct config *config);

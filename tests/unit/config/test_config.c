@@ -59,7 +59,7 @@ Test(config, values)
 	c = parse(
 		"# comment\n[daemon]\r\nlog_level = debug # why\nsocket_mode=0660\n\n"
 		"progress_cpu = 3\nadmin_group = 12\n[peer]\nlisten = 10.0.0.1, fd00::1 10.0.0.2\n"
-		"congestion =\n[tenant a b]\nusers = 0 1\nmax_bytes = 3g\nweight=7\n[daemon]\n"
+		"congestion =\n[tenant a b]\nusers = 0 1\nmax_bytes = 3g\nmax_comms=7\n[daemon]\n"
 		"idle_exit_s = 5\n[tenant c]\nmax_bytes = unlimited",
 		&report, 0);
 	cr_assert_eq(c->log_level, LOG_LEVEL_DEBUG);
@@ -72,6 +72,7 @@ Test(config, values)
 	cr_assert_eq(c->ntenants, 3);
 	cr_assert_str_eq(c->tenants[1].name, "a b");
 	cr_assert_eq(c->tenants[1].max_bytes, 3ull << 30);
+	cr_assert_eq(c->tenants[1].max_comms, 7);
 	cr_assert_eq(c->tenants[2].max_bytes, UINT64_MAX);
 	c->listen.count = 0; /* it needs a key */
 	cr_assert_eq(config_resolve(c, &report), 0, "%s", report.text);
@@ -93,11 +94,11 @@ Test(config, errors_name_line_value_allowed_and_mend)
 	refuse("[peer]\nport = 99999999999999999999", "is not a number");
 	refuse("[peer]\nprot = 1", "f:2: there is no key 'prot'; did you mean port in [peer]?");
 	refuse("[daemon]\nport = 1", "port does not belong in [daemon]; move it to [peer]");
-	refuse("[daemon]\nweight = 1", "move it to [tenant NAME]");
+	refuse("[daemon]\nmax_comms = 1", "move it to [tenant NAME]");
 	refuse("[daemon]\nabrakadabra = 1", "rocecommd.conf(5)");
 	refuse("port = 1", "f:1: port is in no section");
 	refuse("[pear]\nport = 1\nx = y", "there is no section [pear]");
-	refuse("[tenant]\nweight = 1", "is written [tenant NAME]");
+	refuse("[tenant]\nmax_comms = 1", "is written [tenant NAME]");
 	refuse("[peer x]\nport = 1", "is written [peer]");
 	refuse("[peer\nport = 1", "f:1: the section's ] is missing");
 	refuse("[]", "empty or too long");
@@ -237,7 +238,7 @@ Test(config, items_tell_value_and_source)
 			cr_assert_str_eq(item.value, "2K");
 			cr_assert_str_eq(item.source, "f:5");
 			seen++;
-		} else if (strcmp(item.name, "tenant default.weight") == 0) {
+		} else if (strcmp(item.name, "tenant default.max_comms") == 0) {
 			cr_assert_str_eq(item.source, "default");
 			seen++;
 		}
