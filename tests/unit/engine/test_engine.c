@@ -446,8 +446,8 @@ Test(engine, a_descriptor_does_not_overtake_its_buffer, .timeout = 60)
 
 /*
  * A rank dies while a stream may be in the middle of its memory and its communicator lives on. The
- * sockets here take the data too fast to hold a stream at will: it also passes without the wait that
- * engine_session_remove() has for this, and guards the order of giving back only.
+ * sockets here take the data too fast to hold a stream at will: it also passes without the wait
+ * that engine_session_remove() has for this, and guards the order of giving back only.
  */
 Test(engine, memory_outlives_its_client_while_a_stream_uses_it, .timeout = 60)
 {
