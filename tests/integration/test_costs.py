@@ -98,3 +98,21 @@ def idle_memory(ctx):
         expect(first < 12000, f"resident {first} KiB after the start")
         expect(after < 12000, f"resident {after} KiB after a job of 4 MB operations")
         return f"{first} KiB at the start, {after} KiB after a job"
+
+
+@test
+def communicator_over_connected_daemons(ctx):
+    """2 hosts x 4 ranks make one by id and by split in 5 ms at most, half of all times."""
+    found = []
+    with ctx.lab(2) as lab:
+        daemons = lab.daemons()
+        for variant in ("id", "split"):
+            job = Job(lab, daemons, [4, 4], "comms", f"--variant={variant}", "--iterations=50")
+            job.finish(60)
+            rows = [[float(us) for us in rank.lines("comms")[0].split()] for rank in job.ranks]
+            make, worst, destroy, cycle = (max(column) / 1e3 for column in zip(*rows))
+            found.append(f"{variant} {make:.2f} ms (at most {worst:.2f}), destroyed in "
+                         f"{destroy:.2f}, all in all {cycle:.2f}")
+            if not ctx.sanitized:
+                expect(make <= 5, f"by {variant}, it takes {make:.2f} ms")
+    return "; ".join(found)

@@ -23,7 +23,7 @@ static const struct {
 } modes[] = {
 	{"matrix", mode_matrix}, {"bits", mode_bits},	{"random", mode_random},
 	{"loop", mode_loop},	 {"post", mode_post},	{"mismatch", mode_mismatch},
-	{"churn", mode_churn},	 {"quota", mode_quota},
+	{"churn", mode_churn},	 {"quota", mode_quota}, {"comms", mode_comms},
 };
 
 int collcheck_failed(const struct collcheck *cc, const char *what, int status)
