@@ -79,7 +79,10 @@ static int place_stage(struct roce_client *client, const struct post_region *reg
 	return r;
 }
 
-/* Staging blocks for the sides that need one; in place both sides share the larger one's. */
+/*
+ * Staging blocks for the sides that need one. Both share the larger one's when they are in place,
+ * and also when they could be: what is staged is ours, and half the memory is half the cache.
+ */
 static int place_blocks(struct op *op, const struct post_shape *shape, struct place *send,
 			struct place *recv)
 {
@@ -89,13 +92,13 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 	bool alone = coll_kind_is_v(op->desc.kind);
 	int e = 0;
 
-	if (send->block && recv->block && shape->in_place && !shape->copy_send) {
+	if (send->block && recv->block && (shape->in_place || shape->nests) && !shape->copy_send) {
 		bool send_larger = s->size >= r->size;
 		const struct post_region *large = send_larger ? s : r;
 		const struct post_region *small = send_larger ? r : s;
 		struct place *l = send_larger ? send : recv;
 		struct place *m = send_larger ? recv : send;
-		size_t delta = (size_t)(small->ptr - large->ptr);
+		size_t delta = shape->in_place ? (size_t)(small->ptr - large->ptr) : shape->nest;
 
 		e = place_stage(client, large, alone, &blocks[REQUEST_SEND], l);
 		if (e == 0) {

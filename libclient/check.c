@@ -467,6 +467,8 @@ int check_args(const struct post_args *args, const struct roce_comm *comm, struc
 	if (r != 0) {
 		return r;
 	}
+	s.nests = !coll_kind_is_v(args->kind) && args->kind != COLL_ALLTOALL;
+	s.nest = s.nests ? in_place_offset(args, comm, elem) : 0;
 	if (args->kind == COLL_BROADCAST) {
 		s.in_place = true; /* one buffer for both sides */
 	} else {

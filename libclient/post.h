@@ -54,6 +54,8 @@ struct post_shape {
 	struct post_region recv;
 	bool in_place;
 	bool copy_send; /* in place, but the daemon wants the sides apart */
+	bool nests;	/* could be in place: the smaller side at `nest` in the larger one */
+	size_t nest;	/* bytes */
 };
 
 struct op {

@@ -324,6 +324,31 @@ Test(ops, alltoall_in_place_stages_the_send_side)
 	ok(roce_wait(&request, -1));
 }
 
+/* Half the memory is half the cache: what could be in place is, where it is ours. */
+Test(ops, staged_sides_share_a_block)
+{
+	struct roce_comm *comm = test_comm(client, 1, 4);
+	unsigned char *in = calloc(4, 4096), *out = calloc(16, 4096);
+	struct roce_request *request[4];
+	struct shm_desc d[4];
+
+	ok(roce_iallreduce(in, out, 1024, ROCE_F32, ROCE_SUM, comm, &request[0]));
+	ok(roce_iallgather(in, out + 4 * 4096, 1024, ROCE_F32, comm, &request[1]));
+	ok(roce_ireduce_scatter(in, out + 8 * 4096, 1024, ROCE_F32, ROCE_SUM, comm, &request[2]));
+	ok(roce_ialltoall(in, out + 12 * 4096, 1024, ROCE_F32, comm, &request[3]));
+	cr_assert_eq(fake_pop(&fake, d, 4), 4);
+	cr_assert(d[0].send_buf == d[0].recv_buf && d[0].send_off == d[0].recv_off);
+	cr_assert(d[1].send_buf == d[1].recv_buf && d[1].send_off == d[1].recv_off + 4096);
+	cr_assert(d[2].send_buf == d[2].recv_buf && d[2].recv_off == d[2].send_off + 4096);
+	cr_assert(d[3].send_buf != d[3].recv_buf || d[3].send_off != d[3].recv_off);
+	for (int i = 0; i < 4; i++) {
+		fake_complete(&fake, &d[i], ROCE_OK);
+		ok(roce_wait(&request[i], -1));
+	}
+	free(in);
+	free(out);
+}
+
 Test(ops, premul_scalars)
 {
 	struct roce_comm *comm = test_comm(client, 0, 2);
