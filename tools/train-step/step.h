@@ -14,8 +14,8 @@
 #define TRAIN_STEP_STEP_H
 
 #include "libclient/roceclient.h"
-#include "tools/train-step/buckets.h"
-#include "tools/train-step/resnet50.h"
+#include "tools/model/buckets.h"
+#include "tools/model/resnet50.h"
 #include "tools/train-step/values.h"
 
 struct step {

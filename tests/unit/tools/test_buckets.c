@@ -9,8 +9,8 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "tools/train-step/buckets.h"
-#include "tools/train-step/resnet50.h"
+#include "tools/model/buckets.h"
+#include "tools/model/resnet50.h"
 #include "tools/train-step/values.h"
 
 Test(resnet50, tensors)

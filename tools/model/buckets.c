@@ -6,7 +6,7 @@
  *
  * Thread: any      Owns: nothing      Locks: none
  */
-#include "tools/train-step/buckets.h"
+#include "tools/model/buckets.h"
 
 size_t buckets_assign(const size_t *counts, size_t n, struct bucket *ret)
 {

@@ -9,18 +9,13 @@
  *
  * Thread: any      Owns: nothing      Locks: none
  */
-#ifndef TRAIN_STEP_RESNET50_H
-#define TRAIN_STEP_RESNET50_H
+#ifndef MODEL_RESNET50_H
+#define MODEL_RESNET50_H
 
-#include <stddef.h>
+#include "tools/model/tensor.h"
 
 #define RESNET50_TENSORS 161
 #define RESNET50_PARAMETERS 25557032u
-
-struct tensor {
-	char name[40];
-	size_t count; /* elements */
-};
 
 /* Fills RESNET50_TENSORS entries. */
 void resnet50_tensors(struct tensor *tensors);

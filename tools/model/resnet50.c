@@ -6,10 +6,9 @@
  *
  * Thread: any      Owns: nothing      Locks: none
  */
-#include "tools/train-step/resnet50.h"
+#include "tools/model/resnet50.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "proto/base.h"
@@ -17,32 +16,13 @@
 #define CLASSES 1000
 #define EXPANSION 4 /* a block's output has this many times its width */
 
-struct cursor {
-	struct tensor *tensors;
-	size_t n;
-};
-
-static void add(struct cursor *c, size_t count, const char *format, ...) attr_printf(3, 4);
-static void add(struct cursor *c, size_t count, const char *format, ...)
-{
-	struct tensor *t;
-	va_list ap;
-
-	assert(c->n < RESNET50_TENSORS);
-	t = &c->tensors[c->n++];
-	va_start(ap, format);
-	vsnprintf(t->name, sizeof(t->name), format, ap);
-	va_end(ap);
-	t->count = count;
-}
-
 /* A square convolution and its batch norm. */
-static void add_conv(struct cursor *c, const char *prefix, const char *conv, const char *norm,
+static void add_conv(struct tensor_list *c, const char *prefix, const char *conv, const char *norm,
 		     size_t in, size_t out, size_t kernel)
 {
-	add(c, in * out * kernel * kernel, "%s%s.weight", prefix, conv);
-	add(c, out, "%s%s.weight", prefix, norm);
-	add(c, out, "%s%s.bias", prefix, norm);
+	tensor_add(c, in * out * kernel * kernel, "%s%s.weight", prefix, conv);
+	tensor_add(c, out, "%s%s.weight", prefix, norm);
+	tensor_add(c, out, "%s%s.bias", prefix, norm);
 }
 
 void resnet50_tensors(struct tensor *tensors)
@@ -51,8 +31,8 @@ void resnet50_tensors(struct tensor *tensors)
 		size_t width;
 		unsigned int blocks;
 	} stages[] = {{64, 3}, {128, 4}, {256, 6}, {512, 3}};
-	struct cursor c = {.tensors = tensors};
-	size_t in = 64, total = 0;
+	struct tensor_list c = {.tensors = tensors};
+	size_t in = 64;
 
 	add_conv(&c, "", "conv1", "bn1", 3, in, 7);
 	for (unsigned int s = 0; s < ARRAY_SIZE(stages); s++) {
@@ -71,12 +51,8 @@ void resnet50_tensors(struct tensor *tensors)
 			in = out;
 		}
 	}
-	add(&c, in * CLASSES, "fc.weight");
-	add(&c, CLASSES, "fc.bias");
-
-	for (size_t i = 0; i < c.n; i++) {
-		total += tensors[i].count;
-	}
+	tensor_add(&c, in * CLASSES, "fc.weight");
+	tensor_add(&c, CLASSES, "fc.bias");
 	assert(c.n == RESNET50_TENSORS);
-	assert(total == RESNET50_PARAMETERS);
+	assert(tensor_total(&c) == RESNET50_PARAMETERS);
 }

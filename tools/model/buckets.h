@@ -10,16 +10,16 @@
  *
  * Thread: any      Owns: the array      Locks: none
  */
-#ifndef TRAIN_STEP_BUCKETS_H
-#define TRAIN_STEP_BUCKETS_H
+#ifndef MODEL_BUCKETS_H
+#define MODEL_BUCKETS_H
 
 #include <stddef.h>
 
-#include "tools/train-step/resnet50.h"
+#include "tools/model/tensor.h"
 
 #define BUCKET_FIRST_BYTES (1u << 20)
 #define BUCKET_BYTES (25u << 20)
-#define BUCKETS_MAX RESNET50_TENSORS
+#define BUCKETS_MAX TENSORS_MAX
 
 struct bucket {
 	size_t first;	/* place of its first tensor in the order of the backward pass */
@@ -28,7 +28,10 @@ struct bucket {
 	size_t count;	/* elements */
 };
 
-/* @counts: elements (f32) of each tensor, in backward order. Return: number of buckets. */
+/*
+ * @counts: elements (f32) of each tensor, in backward order; @ret: room for one bucket each.
+ * Return: number of buckets.
+ */
 size_t buckets_assign(const size_t *counts, size_t n, struct bucket *ret);
 
 #endif

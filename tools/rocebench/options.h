@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Options: the command line, checked
+ *
+ * All that can be refused without a daemon is refused here, naming value, limit and mend.
+ *
+ * Thread: main      Owns: nothing (texts are those of argv)      Locks: none
+ */
+#ifndef ROCEBENCH_OPTIONS_H
+#define ROCEBENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "tools/rocebench/bench.h"
+
+#define OPTIONS_SIZES_MAX 128
+#define OPTIONS_SIZE_MAX ((size_t)1 << 40)
+#define OPTIONS_REPS_MAX 1000000ul
+#define OPTIONS_COMPUTE_MAX 4096u
+
+/* Exit status; see rocebench(1). */
+enum rocebench_exit {
+	ROCEBENCH_OK = 0,
+	ROCEBENCH_FAILED = 1,
+	ROCEBENCH_USAGE = 2,
+	ROCEBENCH_NO_DAEMON = 3,
+	ROCEBENCH_WRONG = 4, /* a result is wrong */
+};
+
+struct options {
+	/* what */
+	bool chosen[BENCH_COUNT_];
+	size_t sizes[OPTIONS_SIZES_MAX];
+	size_t n_sizes;
+	int dtype; /* enum dtype */
+	int redop; /* enum redop */
+	int root_rank;
+	unsigned int inflight;
+	bool plain;
+	bool in_place;
+	unsigned int compute; /* 0: none */
+
+	/* how long */
+	unsigned long warmup;
+	unsigned long reps; /* 0: as many as fit in .seconds */
+	double seconds;
+
+	/* output */
+	bool verify;
+	bool corrupt;
+	bool json;
+
+	/* where */
+	bool launch; /* fork .ranks here; else one rank, as the environment says */
+	unsigned int ranks;
+	unsigned int hosts;
+	unsigned int host;
+	const char *root;
+	const char *job;
+	const char *socket;
+};
+
+/*
+ * Return: 0, or -1 when the program is to end with *ret_exit: help was asked for, or something is
+ * wrong and was said on standard error.
+ */
+int options_parse(int argc, char **argv, struct options *ret, int *ret_exit);
+/* "4096", "64K", "25M", "1G" (powers of 1024). Return: 0 or -1. */
+int options_size(const char *text, size_t length, size_t *ret);
+
+#endif
