@@ -201,7 +201,7 @@ static int post_one(struct roce_client *client, struct op *op)
 				return r;
 			}
 		}
-		copy_in(&op->in);
+		copy_in(client, &op->in);
 	}
 	pthread_mutex_lock(&client->lock);
 	pushed = op_push(op);

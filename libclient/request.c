@@ -19,22 +19,36 @@
 
 #define CHUNK_MORE 1024
 
-void copy_in(const struct copy_list *list)
+static void count_staged(struct roce_client *client, uint64_t bytes)
 {
-	const struct copy_seg *segs = list->many ? list->many : &list->one;
-
-	for (size_t i = 0; i < list->n; i++) {
-		memcpy(segs[i].stage, segs[i].user, segs[i].size);
+	if (bytes) {
+		/* relaxed: for people to look at, see status_json.c */
+		atomic_fetch_add_explicit(&client->shm->staged, bytes, memory_order_relaxed);
 	}
 }
 
-void copy_out(const struct copy_list *list)
+void copy_in(struct roce_client *client, const struct copy_list *list)
 {
 	const struct copy_seg *segs = list->many ? list->many : &list->one;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < list->n; i++) {
+		memcpy(segs[i].stage, segs[i].user, segs[i].size);
+		bytes += segs[i].size;
+	}
+	count_staged(client, bytes);
+}
+
+void copy_out(struct roce_client *client, const struct copy_list *list)
+{
+	const struct copy_seg *segs = list->many ? list->many : &list->one;
+	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < list->n; i++) {
 		memcpy(segs[i].user, segs[i].stage, segs[i].size);
+		bytes += segs[i].size;
 	}
+	count_staged(client, bytes);
 }
 
 void copy_list_deinit(struct copy_list *list)
@@ -213,7 +227,7 @@ int request_finish(struct roce_request *request)
 			atomic_store_explicit(&request->state, REQUEST_FINISHING,
 					      memory_order_relaxed);
 			pthread_mutex_unlock(&client->lock);
-			copy_out(&request->out);
+			copy_out(client, &request->out);
 			pthread_mutex_lock(&client->lock);
 		}
 		request_settle(request, status);
@@ -256,7 +270,7 @@ unsigned int request_harvest(struct roce_client *client)
 			continue;
 		}
 		if (request_cell_status(request) == ROCE_OK) {
-			copy_out(&request->out);
+			copy_out(client, &request->out);
 		}
 		request_settle(request, request_cell_status(request));
 		n++;

@@ -59,8 +59,9 @@ static inline bool ranges_overlap(const void *a, size_t a_size, const void *b, s
 	       (uintptr_t)b < (uintptr_t)a + a_size;
 }
 
-void copy_in(const struct copy_list *list);
-void copy_out(const struct copy_list *list);
+/* Both count what they copy for rocectl. */
+void copy_in(struct roce_client *client, const struct copy_list *list);
+void copy_out(struct roce_client *client, const struct copy_list *list);
 void copy_list_deinit(struct copy_list *list);
 
 enum { REQUEST_SEND, REQUEST_RECV, REQUEST_ARGS, REQUEST_BLOCKS };

@@ -62,6 +62,10 @@ struct shm_header {
 	_Atomic uint32_t waiters;    /* threads in or entering FUTEX_WAIT on `completions` */
 	_Atomic uint32_t want_event; /* 1: also write the completion eventfd */
 	uint32_t reserved4[14];
+
+	/* line 5, writer: client; nothing depends on it */
+	_Atomic uint64_t staged; /* bytes copied to and from memory that is not shared */
+	uint32_t reserved5[14];
 };
 
 enum shm_desc_flags {
@@ -115,11 +119,12 @@ struct shm_cell {
 
 static_assert(sizeof(struct shm_desc) == 128, "two cache lines");
 static_assert(sizeof(struct shm_cell) == 16, "four to a cache line");
-static_assert(sizeof(struct shm_header) == 5 * SHM_LINE, "five lines");
+static_assert(sizeof(struct shm_header) == 6 * SHM_LINE, "six lines");
 static_assert(offsetof(struct shm_header, completions) == 1 * SHM_LINE, "line 1");
 static_assert(offsetof(struct shm_header, head) == 2 * SHM_LINE, "line 2");
 static_assert(offsetof(struct shm_header, tail) == 3 * SHM_LINE, "line 3");
 static_assert(offsetof(struct shm_header, waiters) == 4 * SHM_LINE, "line 4");
+static_assert(offsetof(struct shm_header, staged) == 5 * SHM_LINE, "line 5");
 static_assert(offsetof(struct shm_desc, root) == 16, "fixed");
 static_assert(offsetof(struct shm_desc, count) == 32, "fixed");
 static_assert(offsetof(struct shm_desc, scalar) == 72, "fixed");

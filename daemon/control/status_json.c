@@ -9,6 +9,7 @@
 #include "control/status_json.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "control/status_comm.h"
 #include "proto/base.h"
 #include "proto/hello.h"
+#include "proto/shm_layout.h"
 #include "topo/interfaces.h"
 
 static void put_limit(struct json *j, const char *key, const struct quota *q)
@@ -88,6 +90,19 @@ static void put_tenants(struct json *j, const struct session *s, bool all)
 	json_close_array(j);
 }
 
+/* What the library says that it copied to and from memory that is not shared. */
+static void put_staged(struct json *j, const struct session *s)
+{
+	struct shm_header *h = s->page;
+
+	if (h) {
+		json_uint(j, "bytes_staged",
+			  atomic_load_explicit(&h->staged, memory_order_relaxed));
+	} else {
+		json_null(j, "bytes_staged");
+	}
+}
+
 static void put_clients(struct json *j, const struct session *s, bool all)
 {
 	json_open_array(j, "clients");
@@ -108,6 +123,7 @@ static void put_clients(struct json *j, const struct session *s, bool all)
 		json_uint(j, "buffers", registry_count(&other->buffers));
 		json_uint(j, "bytes", other->buffers.bytes);
 		json_uint(j, "communicators", other->handles_pool.count);
+		put_staged(j, other);
 		json_uint(j, "connected_ms", uv_now(s->server->o.loop) - other->since);
 		json_close(j);
 	}
@@ -138,12 +154,27 @@ static const struct status_survey *find_survey(const struct status_survey *surve
 	return NULL;
 }
 
+/* Sums over a job's communicators that this reader sees. */
+static void put_job_counters(struct json *j, const struct communicator *const *list, size_t n)
+{
+	json_open(j, "counters");
+	for (size_t row = 0; row < counter_comm_nrows; row++) {
+		uint64_t sum = 0;
+
+		for (size_t i = 0; i < n; i++) {
+			sum += counter_row_get(&counter_comm_rows[row], list[i]->view);
+		}
+		json_uint(j, counter_comm_rows[row].name, sum);
+	}
+	json_close(j);
+}
+
 /* Communicators of one name are one job. */
 static int put_jobs(struct json *j, const struct session *s, bool all,
 		    const struct status_survey *surveys, size_t nsurveys)
 {
 	const struct jobs *jobs = s->server->o.jobs;
-	size_t n = hashmap_count(&jobs->comms), count = 0, iter = 0;
+	size_t n = hashmap_count(&jobs->comms), count = 0, iter = 0, first = 0;
 	cleanup_free const struct communicator **list = calloc(n + 1, sizeof(*list));
 	const struct communicator *c;
 
@@ -159,6 +190,7 @@ static int put_jobs(struct json *j, const struct session *s, bool all,
 	json_open_array(j, "jobs");
 	for (size_t i = 0; i < count; i++) {
 		if (i == 0 || strcmp(list[i]->plan->name, list[i - 1]->plan->name) != 0) {
+			first = i;
 			json_open(j, NULL);
 			json_string(j, "name", list[i]->plan->name);
 			json_open_array(j, "communicators");
@@ -166,6 +198,7 @@ static int put_jobs(struct json *j, const struct session *s, bool all,
 		status_comm_put(j, list[i], find_survey(surveys, nsurveys, list[i]));
 		if (i + 1 == count || strcmp(list[i]->plan->name, list[i + 1]->plan->name) != 0) {
 			json_close_array(j);
+			put_job_counters(j, &list[first], i + 1 - first);
 			json_close(j);
 		}
 	}

@@ -9,8 +9,8 @@
  *                 buffers, buffer_bytes, all (does this reader see everybody's jobs?)
  *  tenants[]      name, sessions, bytes (each used, limit or null), max_buffers, max_comms
  *  clients[]      session, name, pid, uid, tenant, library, buffers, bytes, communicators,
- *                 connected_ms
- *  jobs[]         name, communicators[]:
+ *                 connected_ms, bytes_staged (copied by the library to and from plain memory)
+ *  jobs[]         name, communicators[], and counters: sums of the communicators' that exist
  *   name, uid, size, state (forming, ready, failed), status, error, age_ms, path
  *   hosts[]       name, state (self, up, lost), ranks
  *   ranks[]       rank, host, pid, client, local, gone, posted, idle_ms (null: not known);
@@ -20,11 +20,14 @@
  *   waiting_ms    how long the operation waits; 0
  *   waiting_for[] rank, host, pid, posted, idle_ms, reason (null; why nothing is known);
  *                 waiting_for_left_out
- *   ops, bytes_sent, bytes_received, bytes_copied, bytes_reduced
+ *   ops, bytes_sent, bytes_received, bytes_copied, bytes_local, bytes_reduced, bytes_wire_sent,
+ *   bytes_wire_received, syscalls, wakeups: see telemetry/counters.def
  *  joining[]      rank, pid, client, root: ranks that wait for others to join
  *  peers[]        host, address, state (connecting, up, broken)
  *  interfaces[]   name, address, usable, reason (null when usable)
- *  thread         loops, wakeups, syscalls
+ *  thread         the daemon's totals, also of what is gone: loops, wakeups, syscalls, yields,
+ *                 client_wakeups, bytes_copied, bytes_local, bytes_reduced, bytes_wire_sent,
+ *                 bytes_wire_received
  *
  * Members are appended, never renamed. Numbers that this daemon does not know are null, not 0.
  *

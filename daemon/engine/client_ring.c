@@ -37,7 +37,7 @@ static void client_ring_take(struct engine_session *s, const struct shm_desc *d)
 		return;
 	}
 	if (d->comm == 0 || d->comm > LIMIT_SESSION_COMMS || !s->handles[d->comm].comm) {
-		client_ring_complete(s, d->ticket, d->generation, STATUS_NOT_FOUND, 0);
+		client_ring_complete(s, NULL, d->ticket, d->generation, STATUS_NOT_FOUND, 0);
 		return;
 	}
 	h = &s->handles[d->comm];
@@ -68,8 +68,8 @@ int client_ring_poll(struct engine_session *s)
 	return n;
 }
 
-void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t generation,
-			  enum status status, uint64_t bytes)
+void client_ring_complete(struct engine_session *s, struct comm_view *view, uint32_t ticket,
+			  uint32_t generation, enum status status, uint64_t bytes)
 {
 	struct shm_cell *cell = &s->cells[ticket];
 
@@ -79,6 +79,20 @@ void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t ge
 	atomic_store_explicit(&cell->generation, generation, memory_order_release);
 	if (list_empty(&s->dirty)) {
 		list_append(&s->progress->dirty, &s->dirty);
+		s->told = view;
+	} else if (s->told != view) {
+		s->told = NULL;
+	}
+}
+
+/* A system call that announces completions. */
+static void count_announcement(struct engine_session *s)
+{
+	counter_add(&s->progress->view.syscalls, 1);
+	counter_add(&s->progress->view.client_wakeups, 1);
+	if (s->told) {
+		counter_add(&s->told->syscalls, 1);
+		counter_add(&s->told->wakeups, 1);
 	}
 }
 
@@ -93,14 +107,14 @@ void client_ring_flush(struct engine_session *s)
 	 */
 	if (atomic_load_explicit(&h->waiters, memory_order_seq_cst) != 0) {
 		syscall(SYS_futex, &h->completions, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-		counter_add(&s->progress->view.syscalls, 1);
+		count_announcement(s);
 	}
 	if (atomic_load_explicit(&h->want_event, memory_order_seq_cst) != 0) {
 		uint64_t one = 1;
 
 		/* Fails only when the counter is full: then it is readable anyway. */
 		(void)!write(s->event, &one, sizeof(one));
-		counter_add(&s->progress->view.syscalls, 1);
+		count_announcement(s);
 	}
 }
 

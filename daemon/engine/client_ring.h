@@ -48,6 +48,7 @@ struct engine_handle {
 struct engine_session {
 	struct list link;
 	struct list dirty;
+	struct comm_view *told; /* whose completions wait to be announced; NULL: of several */
 	struct progress *progress;
 	struct ring_consumer ring;
 	uint32_t waiting; /* descriptors seen before the mailbox was last run */
@@ -73,9 +74,12 @@ struct engine_session {
 void client_ring_look(struct engine_session *s);
 /* Takes descriptors that were seen; bounded work. Return: how many. */
 int client_ring_poll(struct engine_session *s);
-/* Stores a result for the client; announced by client_ring_flush() at the end of the loop. */
-void client_ring_complete(struct engine_session *s, uint32_t ticket, uint32_t generation,
-			  enum status status, uint64_t bytes);
+/*
+ * Stores a result for the client; announced by client_ring_flush() at the end of the loop.
+ * @view: of the communicator, NULL: of none
+ */
+void client_ring_complete(struct engine_session *s, struct comm_view *view, uint32_t ticket,
+			  uint32_t generation, enum status status, uint64_t bytes);
 void client_ring_flush(struct engine_session *s);
 
 /*

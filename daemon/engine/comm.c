@@ -472,7 +472,7 @@ void comm_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 		comm_invalid(c, local, why);
 	}
 	if (c->failed || rank->detached) {
-		client_ring_complete(rank->session, d->ticket, d->generation,
+		client_ring_complete(rank->session, c->params.view, d->ticket, d->generation,
 				     c->failed ? c->failed : STATUS_ABORTED, 0);
 		return;
 	}

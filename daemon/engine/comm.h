@@ -33,6 +33,10 @@
 #define COMM_P2PS (2 * LIMIT_P2P_WINDOW)
 #define COMM_VARGS 4 /* v-variants running side by side */
 
+/* Adds to a counter that communicators and their thread have in common. */
+#define COMM_COUNT(c, name, n) \
+	(counter_add(&(c)->params.view->name, n), counter_add(&(c)->progress->view.name, n))
+
 struct op_ctx;
 struct plan_entry;
 struct p2p;

@@ -215,8 +215,24 @@ void conn_drop_early(struct engine_comm *c)
 	}
 }
 
-static struct transport_recv *early_begin(struct engine_peer *peer, uint32_t host,
-					  const struct wire_header *h)
+void conn_forget(struct engine_comm *c)
+{
+	struct progress *p = c->progress;
+
+	list_for_each (e, &p->peers) {
+		list_for_each (l, &container_of(e, struct engine_peer, link)->arriving) {
+			struct eager_slot *s = container_of(l, struct eager_slot, link);
+
+			if (s->recv.account == c->params.view) {
+				s->recv.account = NULL;
+			}
+		}
+	}
+	transport_forget(p->transport, c->params.view);
+}
+
+static struct transport_recv *early_begin(struct engine_peer *peer, struct engine_comm *c,
+					  uint32_t host, const struct wire_header *h)
 {
 	struct list *first = list_first(&peer->free_slots);
 	struct eager_slot *s;
@@ -234,6 +250,7 @@ static struct transport_recv *early_begin(struct engine_peer *peer, uint32_t hos
 	s->iov.iov_len = h->length;
 	memset(&s->recv, 0, sizeof(s->recv));
 	s->recv.user = &s->target;
+	s->recv.account = c->params.view;
 	s->recv.iov = h->length ? &s->iov : NULL;
 	s->recv.niov = h->length ? 1 : 0;
 	return &s->recv;
@@ -342,12 +359,14 @@ static struct transport_recv *take_control(struct engine_peer *peer, struct engi
 	struct engine_signature sig = conn_get_signature(h);
 	struct op *op;
 
+	peer->control_recv.account = NULL;
 	if (h->length != 0) {
 		return NULL;
 	}
 	if (!c || c->failed || host < 0) {
 		return &peer->control_recv;
 	}
+	peer->control_recv.account = c->params.view;
 	if (h->type == WIRE_P2P_GRANT) {
 		p2p_granted(c, h);
 		return &peer->control_recv;
@@ -368,14 +387,14 @@ static struct transport_recv *take_control(struct engine_peer *peer, struct engi
 }
 
 /* Whoever wants the message has it (@recv); an early one goes into a buffer; others break rules. */
-static struct transport_recv *placed(struct engine_peer *peer, int host,
+static struct transport_recv *placed(struct engine_peer *peer, struct engine_comm *c, int host,
 				     const struct wire_header *h, struct transport_recv *recv)
 {
 	if (recv && (h->flags & WIRE_EAGER)) {
 		conn_owe_credit(peer);
 	}
 	if (!recv && (h->flags & WIRE_EAGER)) {
-		recv = early_begin(peer, (uint32_t)host, h);
+		recv = early_begin(peer, c, (uint32_t)host, h);
 	}
 	return recv;
 }
@@ -399,7 +418,7 @@ static struct transport_recv *take_data(struct engine_peer *peer, struct engine_
 	if (op && op->state == OP_ACTIVE) {
 		recv = op_recv_begin(op, (uint32_t)host, h);
 	}
-	return c->failed ? discard_begin(peer, h) : placed(peer, host, h, recv);
+	return c->failed ? discard_begin(peer, h) : placed(peer, c, host, h, recv);
 }
 
 static struct transport_recv *take_p2p(struct engine_peer *peer, struct engine_comm *c, int host,
@@ -407,7 +426,7 @@ static struct transport_recv *take_p2p(struct engine_peer *peer, struct engine_c
 {
 	struct transport_recv *recv = p2p_recv_begin(c, (uint32_t)host, h);
 
-	return c->failed ? discard_begin(peer, h) : placed(peer, host, h, recv);
+	return c->failed ? discard_begin(peer, h) : placed(peer, c, host, h, recv);
 }
 
 static int conn_recv_begin(void *arg, struct transport_peer *tp, const struct wire_header *h,
@@ -420,8 +439,7 @@ static int conn_recv_begin(void *arg, struct transport_peer *tp, const struct wi
 
 	take_credits(peer, h->credits);
 	if (h->type != WIRE_DATA && h->type != WIRE_P2P) {
-		recv = h->type == WIRE_CREDIT && h->length == 0 ? &peer->control_recv
-								: take_control(peer, c, host, h);
+		recv = take_control(peer, h->type == WIRE_CREDIT ? NULL : c, host, h);
 	} else if (!c || c->failed || host < 0) {
 		recv = discard_begin(peer, h);
 	} else if (h->type == WIRE_DATA) {

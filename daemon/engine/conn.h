@@ -101,6 +101,8 @@ struct eager_slot *conn_find_early(struct engine_comm *c, uint8_t type, uint32_t
 				   uint32_t segment, uint32_t tag, uint32_t root);
 /* Any early message of a collective; NULL if there is none. */
 struct eager_slot *conn_find_stray(struct engine_comm *c, uint32_t seq);
+/* The communicator is about to go: messages that still arrive for it count for nobody. */
+void conn_forget(struct engine_comm *c);
 /* Drops all early messages of a communicator. */
 void conn_drop_early(struct engine_comm *c);
 /* The engine gives it up: as conn_shut(), and control is told. */

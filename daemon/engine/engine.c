@@ -158,6 +158,7 @@ static void on_stop(struct progress *p, struct hand *h)
 				      memory_order_release);
 		if (list_empty(&s->dirty)) {
 			list_append(&p->dirty, &s->dirty);
+			s->told = NULL;
 		}
 	}
 	p->stop = true;

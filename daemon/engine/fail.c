@@ -122,6 +122,19 @@ bool comm_idle(const struct engine_comm *c)
 	       !c->plan_pending && list_empty((struct list *)&c->unexpected);
 }
 
+/* Nobody counts for it any more: its view is freed with it. */
+static void comm_forget(struct engine_comm *c)
+{
+	list_for_each (e, &c->progress->dirty) {
+		struct engine_session *s = container_of(e, struct engine_session, dirty);
+
+		if (s->told == c->params.view) {
+			s->told = NULL;
+		}
+	}
+	conn_forget(c);
+}
+
 void comm_try_remove(struct engine_comm *c)
 {
 	if (c->removing && c->remove_msg && comm_idle(c)) {
@@ -129,6 +142,7 @@ void comm_try_remove(struct engine_comm *c)
 
 		c->remove_msg = NULL;
 		comm_unlink(c);
+		comm_forget(c);
 		progress_tell(c->progress, msg);
 	}
 }

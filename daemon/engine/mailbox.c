@@ -28,7 +28,7 @@ void mailbox_deinit(struct mailbox *m)
 	m->fd = base_close(m->fd);
 }
 
-void mailbox_post(struct mailbox *m, struct mailbox_msg *msg)
+bool mailbox_post(struct mailbox *m, struct mailbox_msg *msg)
 {
 	struct mailbox_msg *top = atomic_load_explicit(&m->top, memory_order_relaxed);
 
@@ -43,6 +43,7 @@ void mailbox_post(struct mailbox *m, struct mailbox_msg *msg)
 		/* Fails only when the counter is full: then it is readable anyway. */
 		(void)!write(m->fd, &one, sizeof(one));
 	}
+	return !top;
 }
 
 int mailbox_run(struct mailbox *m, void *ctx)

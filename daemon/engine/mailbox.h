@@ -29,8 +29,11 @@ struct mailbox {
 
 int mailbox_init(struct mailbox *m);
 void mailbox_deinit(struct mailbox *m);
-/* Any thread. The eventfd is written only when the box was empty. */
-void mailbox_post(struct mailbox *m, struct mailbox_msg *msg);
+/*
+ * Any thread. The eventfd is written only when the box was empty.
+ * Return: true when it was: one system call.
+ */
+bool mailbox_post(struct mailbox *m, struct mailbox_msg *msg);
 /* Reader thread. Runs all messages in order of posting; returns how many. */
 int mailbox_run(struct mailbox *m, void *ctx);
 /* Reader thread: a look without a system call. */

@@ -67,6 +67,7 @@ static void note_send(struct op_note *note, uint8_t type, uint32_t segment)
 	note->limit = segment;
 	note->busy = true;
 	note->again = false;
+	note->send.account = ctx->comm->params.view;
 	note->send.done = note_done;
 	note->send.user = note;
 	ctx->held++;

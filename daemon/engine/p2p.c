@@ -122,6 +122,7 @@ static void note_done(struct transport_send *send, int status)
 static void header_fill(struct p2p *x, struct wire_header *h, uint8_t type, uint32_t from,
 			uint32_t to)
 {
+	x->send.account = x->comm->params.view;
 	h->type = type;
 	h->comm = x->comm->params.uid;
 	h->tag = from;
@@ -198,7 +199,7 @@ static void take_early(struct p2p *x)
 	if (x->bytes) {
 		memcpy(x->post.out, slot->data, x->bytes);
 	}
-	counter_add(&c->params.view->bytes_copied, x->bytes);
+	COMM_COUNT(c, bytes_copied, x->bytes);
 	counter_add(&c->params.view->bytes_received, x->bytes);
 	conn_release_slot(slot);
 	p2p_finish(x, STATUS_OK);
@@ -228,6 +229,7 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 		x->recv.iov = x->bytes ? &x->iov : NULL;
 		x->recv.niov = x->bytes ? 1 : 0;
 		x->recv.user = &x->target;
+		x->recv.account = c->params.view;
 		x->state = P2P_HELD;
 		return &x->recv;
 	}
@@ -296,7 +298,7 @@ static void local_copy(struct p2p *x)
 	n = MIN(x->bytes - x->cursor, OP_SLICE);
 	if (n) {
 		memmove(y->post.out + x->cursor, x->post.in + x->cursor, n);
-		counter_add(&c->params.view->bytes_copied, n);
+		COMM_COUNT(c, bytes_local, n);
 		x->cursor += n;
 	}
 	c->progress->rescan = true;
@@ -414,7 +416,7 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 	if (why) {
 		engine_region_release(region);
 		p2p_invalid(c, local, why);
-		client_ring_complete(s, d->ticket, d->generation, c->failed, 0);
+		client_ring_complete(s, c->params.view, d->ticket, d->generation, c->failed, 0);
 		return;
 	}
 	x = p2p_take(c);

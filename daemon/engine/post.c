@@ -50,8 +50,8 @@ void post_complete(struct engine_comm *c, uint32_t local, struct post *post, enu
 	}
 	post->completed = true;
 	list_remove(&post->link);
-	client_ring_complete(c->ranks[local].session, post->ticket, post->generation, status,
-			     bytes);
+	client_ring_complete(c->ranks[local].session, c->params.view, post->ticket,
+			     post->generation, status, bytes);
 }
 
 /* Gives the memory back; after this no transport may touch it. */

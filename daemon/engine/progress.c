@@ -93,7 +93,9 @@ struct progress *progress_free(struct progress *p)
 
 void progress_tell(struct progress *p, struct mailbox_msg *msg)
 {
-	mailbox_post(p->outbox, msg);
+	if (mailbox_post(p->outbox, msg)) {
+		counter_add(&p->view.syscalls, 1);
+	}
 }
 
 /* Steps of operations: a bounded number, in turn. */
@@ -203,6 +205,20 @@ static void sleep_until_event(struct progress *p)
 	}
 	disarm(p);
 	mailbox_clear(&p->inbox);
+	counter_add(&p->view.syscalls, 1);
+}
+
+/* The transport's numbers since the last time. */
+static void count_transport(struct progress *p)
+{
+	struct transport_stats now;
+
+	transport_get_stats(p->transport, &now);
+	counter_add(&p->view.syscalls, now.syscalls - p->told.syscalls);
+	counter_add(&p->view.bytes_copied, now.bytes_copied - p->told.bytes_copied);
+	counter_add(&p->view.bytes_wire_sent, now.bytes_sent - p->told.bytes_sent);
+	counter_add(&p->view.bytes_wire_received, now.bytes_received - p->told.bytes_received);
+	p->told = now;
 }
 
 static int turn(struct progress *p)
@@ -224,6 +240,7 @@ static int turn(struct progress *p)
 		check_timeouts(p);
 	}
 	flush(p); /* last: nothing may wait here while the thread sleeps */
+	count_transport(p);
 	counter_add(&p->view.loops, 1);
 	return n;
 }
@@ -244,6 +261,7 @@ void progress_main(void *arg)
 		}
 		if (clock_elapsed(p->now, idle_since) < spin) {
 			sched_yield();
+			counter_add(&p->view.yields, 1);
 			continue;
 		}
 		sleep_until_event(p);

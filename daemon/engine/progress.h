@@ -46,6 +46,7 @@ struct progress {
 	uint64_t next_check;
 	uint32_t busy; /* operations posted and not finished, over all communicators */
 	struct thread_view view;
+	struct transport_stats told; /* what of the transport's numbers is in view */
 	struct thread thread;
 };
 

@@ -59,7 +59,7 @@ static void piece_combine(struct op_run *run, const struct plan_piece *piece, ui
 	const struct op_ctx *ctx = run->ctx;
 	const struct plan_ref *refs = &ctx->entry->plan->refs[piece->first_ref];
 	const struct engine_signature *sig = &ctx->op->sig;
-	struct comm_view *view = ctx->comm->params.view;
+	struct engine_comm *c = ctx->comm;
 	struct reduce_src src[REDUCE_MAX_SRC];
 	struct reduce_args args = {
 		.src = src,
@@ -88,8 +88,10 @@ static void piece_combine(struct op_run *run, const struct plan_piece *piece, ui
 		args.nsrc = 2;
 		args.op = REDOP_LOR;
 	}
-	if (piece->nsrc > 1 || args.dst != src[0].ptr) {
-		counter_add(piece->nsrc > 1 ? &view->bytes_reduced : &view->bytes_copied, bytes);
+	if (args.nsrc > 1) {
+		COMM_COUNT(c, bytes_reduced, bytes);
+	} else if (args.dst != src[0].ptr) {
+		COMM_COUNT(c, bytes_local, bytes);
 	}
 	reduce_run(&args);
 	for (uint32_t i = 1; i < piece->ndst; i++) {
@@ -97,7 +99,7 @@ static void piece_combine(struct op_run *run, const struct plan_piece *piece, ui
 
 		if (dst != args.dst) {
 			memmove(dst, args.dst, bytes); /* a client that lies may overlap them */
-			counter_add(&view->bytes_copied, bytes);
+			COMM_COUNT(c, bytes_local, bytes);
 		}
 	}
 }
@@ -243,6 +245,7 @@ static void step_send(struct step_state *st)
 	st->send.iov = st->iov;
 	st->send.niov = niov;
 	st->send.length = length;
+	st->send.account = ctx->comm->params.view;
 	st->send.done = send_done;
 	st->send.user = st;
 	st->state = STEP_POSTED;
@@ -417,6 +420,7 @@ struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct 
 	st->target.kind = RECV_STEP;
 	st->target.object = st;
 	st->recv.user = &st->target;
+	st->recv.account = op->comm->params.view;
 	if (step_of(st)->kind == PLAN_RECV) {
 		st->recv.niov = step_iov(st, &length);
 		st->recv.iov = st->recv.niov ? st->iov : NULL;
@@ -433,16 +437,15 @@ static void receive_piece(struct op_run *run, const struct plan_piece *piece, ui
 {
 	const struct op_ctx *ctx = run->ctx;
 	const struct plan_ref *refs = &ctx->entry->plan->refs[piece->first_ref];
-	struct comm_view *view = ctx->comm->params.view;
 	uint8_t *at = op_ref(ctx, run, &refs[0], first, lo) + off;
 
 	if (data) {
 		memcpy(at, data, bytes);
-		counter_add(&view->bytes_copied, bytes);
+		COMM_COUNT(ctx->comm, bytes_copied, bytes);
 	}
 	for (uint32_t i = 1; i < piece->ndst; i++) {
 		memmove(op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
-		counter_add(&view->bytes_copied, bytes);
+		COMM_COUNT(ctx->comm, bytes_local, bytes);
 	}
 }
 

@@ -472,6 +472,14 @@ void transport_arm(struct transport *t)
 	}
 }
 
+void transport_forget(struct transport *t, const struct comm_view *account)
+{
+	if (t->served == account) {
+		t->served = NULL;
+		t->served_others = true;
+	}
+}
+
 void transport_get_stats(const struct transport *t, struct transport_stats *ret)
 {
 	*ret = t->stats;

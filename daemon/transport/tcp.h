@@ -138,6 +138,8 @@ struct transport {
 	struct list sending, fresh, failed, ready, garbage;
 	uint8_t *scratch; /* one fragment and what was carried */
 	struct transport_stats stats;
+	struct comm_view *served; /* whose bytes the present recvmsg() brought */
+	bool served_others;	  /* and there were some of others */
 };
 
 /* tcp.c */
@@ -156,6 +158,31 @@ void tcp_peer_cancel(struct transport_peer *peer, int status);
 /* tcp_recv.c */
 void tcp_stream_receive(struct tcp_stream *s);
 void tcp_stream_parse(struct tcp_stream *s);
+
+/* Whom does the present system call serve? */
+static inline void tcp_served_begin(struct transport *t)
+{
+	t->served = NULL;
+	t->served_others = false;
+}
+
+static inline void tcp_served(struct transport *t, struct comm_view *account)
+{
+	if (!account || (t->served && t->served != account)) {
+		t->served_others = true;
+	} else {
+		t->served = account;
+	}
+}
+
+/* It is over, and belongs to whom it served alone. */
+static inline void tcp_served_end(struct transport *t)
+{
+	if (t->served && !t->served_others) {
+		counter_add(&t->served->syscalls, 1);
+	}
+	tcp_served_begin(t);
+}
 
 /* Moves on by @n bytes; the pieces must have them. */
 static inline void tcp_cursor_advance(struct tcp_cursor *c, const struct iovec *iov, uint32_t niov,

@@ -215,6 +215,10 @@ static bool fragment_begin(struct tcp_stream *s, const struct wire_header *h)
 	} else if (!message_begin(s, h, &recv, &slot)) {
 		return false;
 	}
+	tcp_served(peer->transport, recv->account);
+	if (recv->account) {
+		counter_add(&recv->account->bytes_wire_received, WIRE_SIZE + h->fragment);
+	}
 	s->recv = recv;
 	s->slot = slot;
 	s->offset = s->position = h->offset;
@@ -293,6 +297,14 @@ static void fragment_deliver(struct tcp_stream *s, const uint8_t *data, size_t s
 	}
 }
 
+static void count_copied(struct tcp_stream *s, uint64_t n)
+{
+	s->peer->transport->stats.bytes_copied += n;
+	if (s->recv->account) {
+		counter_add(&s->recv->account->bytes_copied, n);
+	}
+}
+
 /* Takes payload from the stream's buffer. Calls out. */
 static void payload_from_buffer(struct tcp_stream *s)
 {
@@ -306,6 +318,7 @@ static void payload_from_buffer(struct tcp_stream *s)
 	if (recv->discard) {
 		/* dropped */
 	} else if (recv->iov) {
+		count_copied(s, n);
 		for (size_t done = 0; done < n;) {
 			struct iovec to;
 
@@ -317,6 +330,7 @@ static void payload_from_buffer(struct tcp_stream *s)
 	} else if (s->carried == 0 && (uintptr_t)data % 16 == 0) {
 		fragment_deliver(s, data, n);
 	} else {
+		count_copied(s, s->carried + n);
 		memcpy(scratch, s->carry, s->carried);
 		memcpy(scratch + s->carried, data, n);
 		fragment_deliver(s, scratch, s->carried + n);
@@ -407,13 +421,16 @@ static void receive_advance(struct tcp_stream *s, uint64_t n)
 	uint64_t payload = recv ? MIN(n, s->left) : 0;
 
 	s->end += (uint32_t)(n - payload);
+	tcp_served_begin(s->peer->transport);
 	if (recv) {
+		tcp_served(s->peer->transport, recv->account);
 		s->left -= payload;
 		if (recv->discard) {
 			/* dropped */
 		} else if (recv->iov) {
 			tcp_cursor_advance(&s->cursor, recv->iov, recv->niov, payload);
 		} else {
+			count_copied(s, s->carried);
 			memcpy(scratch, s->carry, s->carried);
 			fragment_deliver(s, scratch, s->carried + payload);
 		}
@@ -476,6 +493,7 @@ void tcp_stream_receive(struct tcp_stream *s)
 			return;
 		}
 		receive_advance(s, n);
+		tcp_served_end(peer->transport);
 		tcp_flush_fresh(peer->transport);
 		budget -= (int64_t)n;
 		if (n < want) {

@@ -151,6 +151,25 @@ static uint32_t batch_map(const struct tcp_stream *s, struct iovec *iov, uint64_
 	return n;
 }
 
+/* Tells the counters of the messages what one sendmsg() did for them. */
+static void batch_count(const struct tcp_stream *s, uint64_t sent)
+{
+	struct transport *t = s->peer->transport;
+
+	tcp_served_begin(t);
+	for (uint32_t i = s->batch_head; sent > 0; i++) {
+		const struct tcp_fragment *f = &s->batch[i];
+		uint64_t n = MIN(sent, WIRE_SIZE + f->header.fragment - f->position);
+
+		if (f->send->account) {
+			counter_add(&f->send->account->bytes_wire_sent, n);
+		}
+		tcp_served(t, f->send->account);
+		sent -= n;
+	}
+	tcp_served_end(t);
+}
+
 /* Accounts for bytes that the socket took; completes sends. Calls out. */
 static void batch_advance(struct tcp_stream *s, uint64_t sent)
 {
@@ -201,6 +220,7 @@ static uint64_t stream_write(struct tcp_stream *s)
 	s->blocked = (uint64_t)n < want;
 	t->moved++;
 	t->stats.bytes_sent += (uint64_t)n;
+	batch_count(s, (uint64_t)n);
 	batch_advance(s, (uint64_t)n);
 	return (uint64_t)n;
 }

@@ -24,6 +24,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "telemetry/counters.h"
 #include "transport/wire.h"
 #include "util/list.h"
 
@@ -41,7 +42,8 @@ struct transport_send {
 	struct wire_header header; /* filled by the caller, but for `length` and fragment fields */
 	const struct iovec *iov;   /* borrowed until done; niov may be 0 */
 	uint32_t niov;
-	uint64_t length; /* sum of iov */
+	uint64_t length;	   /* sum of iov */
+	struct comm_view *account; /* whose counters it goes to; NULL: nobody's */
 	/* @status: 0: the memory may be reused; -ECONNRESET etc.: the peer is gone. */
 	void (*done)(struct transport_send *send, int status);
 	void *user;
@@ -63,8 +65,9 @@ struct transport_recv {
 	 */
 	const struct iovec *iov;
 	uint32_t niov;
-	bool discard;	   /* read and drop */
-	uint64_t received; /* the transport's: bytes so far */
+	bool discard;		   /* read and drop */
+	struct comm_view *account; /* as in transport_send; may become NULL at any time */
+	uint64_t received;	   /* the transport's: bytes so far */
 	void *user;
 };
 
@@ -99,6 +102,7 @@ struct transport_options {
 
 struct transport_stats {
 	uint64_t bytes_sent, bytes_received; /* on the wire, headers included */
+	uint64_t bytes_copied;		     /* payload out of read-ahead buffers */
 	uint64_t syscalls;
 };
 
@@ -127,6 +131,8 @@ int transport_poll(struct transport *t);
  */
 int transport_fd(const struct transport *t);
 void transport_arm(struct transport *t);
+/* The account is about to be freed: the transport forgets whom the present call served. */
+void transport_forget(struct transport *t, const struct comm_view *account);
 void transport_get_stats(const struct transport *t, struct transport_stats *ret);
 
 #endif

@@ -101,6 +101,21 @@ static double rate(const json_t *comm, const json_t *old, const char *key, doubl
 	return (double)(snapshot_number(comm, key) - snapshot_number(old, key)) / seconds;
 }
 
+/* What the operations have cost this host. */
+static void print_costs(const json_t *comm)
+{
+	char copied[TEXT], local[TEXT], reduced[TEXT];
+
+	printf("  here: reduced %s, copied %s between ranks and %s besides; %lld system calls, "
+	       "%lld "
+	       "wake-ups\n",
+	       text_bytes((double)snapshot_number(comm, "bytes_reduced"), reduced, sizeof(reduced)),
+	       text_bytes((double)snapshot_number(comm, "bytes_local"), local, sizeof(local)),
+	       text_bytes((double)snapshot_number(comm, "bytes_copied"), copied, sizeof(copied)),
+	       (long long)snapshot_number(comm, "syscalls"),
+	       (long long)snapshot_number(comm, "wakeups"));
+}
+
 static void print_traffic(const json_t *comm, const struct snapshot *now,
 			  const struct snapshot *before)
 {
@@ -121,6 +136,7 @@ static void print_traffic(const json_t *comm, const struct snapshot *now,
 				  sizeof(received)));
 	}
 	putchar('\n');
+	print_costs(comm);
 }
 
 static void print_ranks(const json_t *comm)

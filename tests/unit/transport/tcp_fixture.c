@@ -47,7 +47,11 @@ static int on_begin(void *arg, struct transport_peer *peer, const struct wire_he
 	}
 	m = &e->incoming[h->seq];
 	e->begun++;
-	m->recv = (struct transport_recv){.user = m, .received = 77};
+	m->recv = (struct transport_recv){
+		.user = m,
+		.received = 77,
+		.account = m->send.account,
+	};
 	m->recv.discard = mode == MODE_DISCARD;
 	if (mode == MODE_IOV) {
 		m->recv.iov = m->in_iov;

@@ -46,6 +46,61 @@ static void run_sizes(unsigned int streams, enum mode mode, uint32_t pieces, boo
 	messages_free(m, n);
 }
 
+static uint64_t with_headers(uint64_t length)
+{
+	return length + WIRE_SIZE * MAX(DIV_UP(length, 262144), 1);
+}
+
+/* Two accounts and nobody: bytes are exact, and calls belong to whom they served alone. */
+Test(tcp, accounts)
+{
+	static const uint64_t sizes[] = {0, 100, 262144, 3 << 20, 100, 5};
+	uint64_t bytes[2] = {0, 0}, all = 0;
+	uint32_t n = ARRAY_SIZE(sizes);
+	struct message *m = calloc(n, sizeof(*m));
+	struct transport_stats out, in;
+	struct comm_view *v[2];
+	struct end a, b;
+
+	end_init(&a, 0, MODE_MIXED);
+	end_init(&b, 0, MODE_IOV);
+	end_join(&a, &b, 1, true);
+	b.incoming = m;
+	b.incoming_count = n;
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert_eq(comm_view_new(0, &v[i]), 0);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		message_init(&m[i], i, sizes[i], 3, &a);
+		m[i].send.account = i < 4 ? v[i % 2] : NULL;
+		bytes[i % 2] += i < 4 ? with_headers(sizes[i]) : 0;
+		all += with_headers(sizes[i]);
+		transport_send(a.peer, &m[i].send);
+	}
+	while (b.done < n && !a.down && !b.down) {
+		transport_poll(a.t);
+		transport_poll(b.t);
+	}
+	transport_get_stats(a.t, &out);
+	transport_get_stats(b.t, &in);
+	cr_assert(out.bytes_sent == all && in.bytes_received == all);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert_eq(counter_get(&v[i]->bytes_wire_sent), bytes[i]);
+		cr_assert_eq(counter_get(&v[i]->bytes_wire_received), bytes[i]);
+	}
+	cr_assert_gt(counter_get(&v[1]->syscalls), 0);
+	cr_assert_leq(counter_get(&v[0]->syscalls) + counter_get(&v[1]->syscalls),
+		      out.syscalls + in.syscalls);
+	cr_assert_leq(counter_get(&v[0]->bytes_copied) + counter_get(&v[1]->bytes_copied),
+		      in.bytes_copied);
+	end_fini(&a);
+	end_fini(&b);
+	messages_free(m, n);
+	for (uint32_t i = 0; i < 2; i++) {
+		comm_view_free(v[i]);
+	}
+}
+
 Test(tcp, sizes)
 {
 	for (enum mode mode = MODE_IOV; mode <= MODE_DISCARD; mode++) {
