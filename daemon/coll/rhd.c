@@ -58,7 +58,8 @@ static void halving_bounds(struct coll_build *c)
 	uint32_t half = c->units / 2;
 	uint32_t most = 0;
 
-	for (uint32_t unit = 0; unit < c->units; unit++) {
+	/* Of one vector all units need the same; blocks differ with the ranks of a host. */
+	for (uint32_t unit = 0; unit < (c->vector ? 1 : c->units); unit++) {
 		most = MAX(most, arriving_blocks(c, unit));
 	}
 	most += area(c);

@@ -6,11 +6,19 @@
  *
  * Thread: main      Owns: nothing      Locks: none
  */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "tools/simulate/link.h"
+#include "proto/base.h"
+#include "tools/simulate/grid.h"
 #include "tools/simulate/simulate.h"
+
+struct arguments {
+	struct grid grid;
+	bool models;
+};
 
 static void print_models(void)
 {
@@ -33,29 +41,183 @@ static void print_models(void)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: rocecomm-simulate data [OPTION...]\n\n"
-		     "  --models   list the link models\n");
+		     "  --model NAME        link model, see --models (tcp)\n"
+		     "  --set KEY=VALUE     changes it; may be repeated\n"
+		     "  --coll LIST         collectives (all with plans of uniform counts)\n"
+		     "  --algo LIST         algorithms (all)\n"
+		     "  --hosts LIST        2,3,4,8,...,10000\n"
+		     "  --ranks LIST        of a host (1,8)\n"
+		     "  --sizes LIST        buffers in bytes; K, M and G are 2^10, 2^20 and 2^30\n"
+		     "  --full              run every host and every segment\n"
+		     "  --json              one object a line\n"
+		     "  --models            list the link models and exit\n");
 	return status;
+}
+
+static int complain(const char *option, const char *what)
+{
+	fprintf(stderr, "rocecomm-simulate data: --%s: %s\n", option, what);
+	return -EINVAL;
+}
+
+/* "8,64K,1G" */
+static int parse_numbers(const char *option, const char *text, uint64_t *list, size_t *n)
+{
+	*n = 0;
+	for (;;) {
+		char *end;
+		unsigned int shift = 0;
+		unsigned long long value;
+
+		errno = 0;
+		value = strtoull(text, &end, 10);
+		if (end != text && *end && strchr("KMG", *end)) {
+			shift = *end == 'K' ? 10 : *end == 'M' ? 20 : 30;
+			end++;
+		}
+		if (end == text || *text == '-' || errno || value == 0 ||
+		    value > UINT64_MAX >> 35 || (*end && *end != ',')) {
+			return complain(option, "a list of positive numbers such as 8,64K,1G");
+		}
+		if (*n == GRID_MAX) {
+			return complain(option, "too many numbers");
+		}
+		list[(*n)++] = (uint64_t)value << shift;
+		if (!*end) {
+			return 0;
+		}
+		text = end + 1;
+	}
+}
+
+/* A name may be written with '_' for '-', as rocebench writes it. */
+static bool same_name(const char *name, const char *text, size_t len)
+{
+	for (size_t i = 0; i < len; i++) {
+		if (name[i] != text[i] && !(name[i] == '-' && text[i] == '_')) {
+			return false;
+		}
+	}
+	return name[len] == '\0';
+}
+
+/* Names from a list into bits. */
+static int parse_names(const char *option, const char *text, const char *(*name)(unsigned int),
+		       unsigned int count, uint32_t *ret)
+{
+	*ret = 0;
+	for (;;) {
+		size_t len = strcspn(text, ",");
+		unsigned int i = 0;
+
+		while (i < count && !same_name(name(i), text, len)) {
+			i++;
+		}
+		if (i == count) {
+			fprintf(stderr, "rocecomm-simulate data: --%s: there is no '%.*s'\n",
+				option, (int)len, text);
+			return -EINVAL;
+		}
+		*ret |= 1u << i;
+		if (!text[len]) {
+			return 0;
+		}
+		text += len + 1;
+	}
+}
+
+static int take_model(struct link_model *m, const char *name)
+{
+	const struct link_model *found = link_find(name);
+
+	if (!found) {
+		return complain("model", "there is no such model; --models lists them");
+	}
+	*m = *found;
+	return 0;
+}
+
+static int change_model(struct link_model *m, const char *text)
+{
+	char err[128];
+
+	if (link_set(m, text, err, sizeof(err))) {
+		return complain("set", err);
+	}
+	return 0;
+}
+
+static const struct option options[] = {
+	{"model", required_argument, NULL, 'm'}, {"set", required_argument, NULL, 's'},
+	{"coll", required_argument, NULL, 'c'},	 {"algo", required_argument, NULL, 'a'},
+	{"hosts", required_argument, NULL, 'n'}, {"ranks", required_argument, NULL, 'r'},
+	{"sizes", required_argument, NULL, 'b'}, {"full", no_argument, NULL, 'f'},
+	{"json", no_argument, NULL, 'j'},	 {"models", no_argument, NULL, 'l'},
+	{"help", no_argument, NULL, 'h'},	 {NULL, 0, NULL, 0},
+};
+
+static int take_option(struct arguments *args, int c)
+{
+	struct grid *g = &args->grid;
+
+	switch (c) {
+	case 'm':
+		return take_model(&g->model, optarg);
+	case 's':
+		return change_model(&g->model, optarg);
+	case 'c':
+		return parse_names("coll", optarg, coll_kind_name, COLL_ALLGATHERV, &g->colls);
+	case 'a':
+		return parse_names("algo", optarg, coll_algo_name, COLL_ALGO_COUNT_, &g->algos);
+	case 'n':
+		return parse_numbers("hosts", optarg, g->hosts, &g->nhosts);
+	case 'r':
+		return parse_numbers("ranks", optarg, g->ranks, &g->nranks);
+	case 'b':
+		return parse_numbers("sizes", optarg, g->sizes, &g->nsizes);
+	case 'f':
+		g->full = true;
+		return 0;
+	case 'j':
+		g->json = true;
+		return 0;
+	case 'l':
+		args->models = true;
+		return 0;
+	default:
+		return -EINVAL;
+	}
 }
 
 int simulate_data(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"models", no_argument, NULL, 'm'},
-		{"help", no_argument, NULL, 'h'},
-		{NULL, 0, NULL, 0},
-	};
+	struct arguments args = {.grid.model = link_models[0]};
 	int c;
+	int r;
 
+	optind = 0; /* glibc: scan these arguments from the start */
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (c) {
-		case 'm':
-			print_models();
-			return SIMULATE_OK;
-		case 'h':
+		if (c == 'h') {
 			return usage(stdout, SIMULATE_OK);
-		default:
-			return usage(stderr, SIMULATE_USAGE);
+		}
+		if (take_option(&args, c)) {
+			fprintf(stderr, "rocecomm-simulate data --help lists the options\n");
+			return SIMULATE_USAGE;
 		}
 	}
-	return usage(stderr, SIMULATE_USAGE);
+	if (optind < argc) {
+		fprintf(stderr, "rocecomm-simulate data: what is '%s'?\n", argv[optind]);
+		return SIMULATE_USAGE;
+	}
+	if (args.models) {
+		print_models();
+		return SIMULATE_OK;
+	}
+	grid_defaults(&args.grid);
+	r = grid_run(&args.grid);
+	if (r) {
+		fprintf(stderr, "rocecomm-simulate data: %s\n", strerror(-r));
+		return SIMULATE_FAILED;
+	}
+	return SIMULATE_OK;
 }
