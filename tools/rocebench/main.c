@@ -37,7 +37,12 @@ static size_t rows_of(const struct options *o, enum bench_id id)
 	return bench_get(id)->one_row ? 1 : o->n_sizes;
 }
 
-static int measure_all(const struct measure *m)
+static void progress(void *ctx, double share)
+{
+	report_progress(ctx, share);
+}
+
+static int measure_all(struct measure *m)
 {
 	const struct options *o = m->options;
 	struct report report;
@@ -47,6 +52,8 @@ static int measure_all(const struct measure *m)
 		rows += rows_of(o, id);
 	}
 	report_init(&report, o, m->comm, rows);
+	m->progress = progress;
+	m->progress_ctx = &report;
 	for (unsigned int id = 0; id < BENCH_COUNT_; id++) {
 		for (size_t i = 0; i < rows_of(o, id); i++) {
 			size_t bytes = bench_get(id)->one_row ? 0 : o->sizes[i];

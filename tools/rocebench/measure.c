@@ -8,6 +8,7 @@
  */
 #include "tools/rocebench/measure.h"
 
+#include <stdio.h>
 #include <time.h>
 
 #include "proto/base.h"
@@ -19,7 +20,7 @@
 #include "tools/rocebench/post.h"
 #include "tools/rocebench/verify.h"
 
-#define PROBES 5     /* repetitions by which the length of the first stretch is set */
+#define WARMUP 5
 #define STRETCHES 10 /* of a row, about */
 #define REPS_MIN 10  /* when their number is set by time */
 
@@ -36,7 +37,7 @@ int measure_longest(struct roce_comm *comm, double *seconds, size_t n)
 	return roce_allreduce(seconds, seconds, n, ROCE_F64, ROCE_MAX, comm);
 }
 
-/* @n repetitions; @seconds: takes the time of each, or NULL. */
+/* @n repetitions; @seconds takes the time of each. */
 static int repeat(struct post *post, size_t n, double *seconds)
 {
 	double before, after;
@@ -47,9 +48,7 @@ static int repeat(struct post *post, size_t n, double *seconds)
 	for (size_t i = 0; i < n && r == ROCE_OK; i++) {
 		r = post_run(post);
 		after = measure_now();
-		if (seconds) {
-			seconds[i] = after - before;
-		}
+		seconds[i] = after - before;
 		before = after;
 	}
 	return r;
@@ -94,48 +93,77 @@ static int samples_add(struct samples *samples, const struct measure *m, struct 
 	return ROCE_OK;
 }
 
+/* How many repetitions of this length fit in a stretch. */
+static size_t stretch(const struct measure *m, double one, double left)
+{
+	double n = MIN(left, m->options->seconds / STRETCHES) / MAX(one, 1e-9);
+
+	return (size_t)MIN(MAX(n, 1), (double)OPTIONS_REPS_MAX);
+}
+
 /*
  * Repetitions in stretches until the time is up. All ranks see the same longest times, hence they
  * agree without a word on how long the next stretch is, and on which is the last.
  */
-static int samples_by_time(struct samples *samples, const struct measure *m, struct post *post)
+static int samples_by_time(struct samples *samples, const struct measure *m, struct post *post,
+			   double one)
 {
-	double took, all = 0, left;
-	size_t n = PROBES;
+	double took, left = m->options->seconds;
+	size_t n = stretch(m, one, left);
 	int r;
 
-	do {
+	while (n > 0) {
 		r = samples_add(samples, m, post, n, &took);
 		if (r != ROCE_OK) {
 			return r;
 		}
-		if (all == 0) {
-			/* The first only tell how long the others take. */
-			samples->n = 0;
+		left -= took;
+		if (m->progress) {
+			m->progress(m->progress_ctx, 1 - left / m->options->seconds);
 		}
-		took = MAX(took, 1e-9);
-		all += took;
-		left = m->options->seconds - all;
-		n = (size_t)MAX(MIN(left, m->options->seconds / STRETCHES) / took * (double)n, 1);
+		n = stretch(m, took / (double)n, left);
 		if (left <= 0) {
-			n = samples->n < REPS_MIN ? REPS_MIN - samples->n : 0;
+			n = samples->n < REPS_MIN ? 1 : 0;
 		}
 		n = MIN(n, OPTIONS_REPS_MAX - samples->n);
-	} while (n > 0);
+	}
+	return ROCE_OK;
+}
+
+/* Unless a number was asked for, long repetitions need no more than the time of a row. */
+static int warm_up(struct samples *samples, const struct measure *m, struct post *post,
+		   double *ret_one)
+{
+	unsigned long n = m->options->warmup_given ? m->options->warmup : WARMUP;
+	double took = 0, all = 0;
+	int r;
+
+	for (unsigned long i = 0; i < n; i++) {
+		r = samples_add(samples, m, post, 1, &took);
+		if (r != ROCE_OK) {
+			return r;
+		}
+		all += took;
+		if (!m->options->warmup_given && all > m->options->seconds) {
+			break;
+		}
+	}
+	samples->n = 0;
+	*ret_one = took > 0 ? took : m->options->seconds;
 	return ROCE_OK;
 }
 
 static int time_all(const struct measure *m, struct post *post, struct row *row)
 {
 	struct samples samples = {NULL};
-	double took;
+	double one, took;
 	int r;
 
-	r = repeat(post, m->options->warmup, NULL);
+	r = warm_up(&samples, m, post, &one);
 	if (r == ROCE_OK && m->options->reps > 0) {
 		r = samples_add(&samples, m, post, m->options->reps, &took);
 	} else if (r == ROCE_OK) {
-		r = samples_by_time(&samples, m, post);
+		r = samples_by_time(&samples, m, post, one);
 	}
 	if (r == ROCE_OK) {
 		row->reps = samples.n;
@@ -164,7 +192,7 @@ static int check(const struct measure *m, struct post *post, struct row *row)
 	if (m->options->corrupt) {
 		verify_corrupt(plan);
 	}
-	wrong += (int64_t)verify_check(plan);
+	wrong += (int64_t)verify_check(plan, stderr);
 	r = roce_allreduce(&wrong, &wrong, 1, ROCE_I64, ROCE_SUM, m->comm);
 	if (r == ROCE_OK) {
 		row->checked = true;

@@ -4,9 +4,9 @@
 /*
  * Measure: one row
  *
- * Warm-up, a barrier, then repetition after repetition without anything between them; every rank
- * times each of its own. The time of a repetition is the longest of all ranks. The check of the
- * results is a repetition of its own, outside.
+ * Warm-up, then stretches of repetitions: a barrier, and one repetition after the other without
+ * anything between them; every rank times each of its own. The time of a repetition is the longest
+ * of all ranks. The check of the results is a repetition of its own, outside.
  *
  * Thread: main      Owns: nothing      Locks: none
  */
@@ -27,6 +27,10 @@ struct measure {
 	struct roce_client *client;
 	struct roce_comm *comm;
 	struct compute *compute;
+
+	/* Called between repetitions with the share of the row's time that is over; may be NULL. */
+	void (*progress)(void *ctx, double share);
+	void *progress_ctx;
 };
 
 struct row {

@@ -20,10 +20,10 @@
 #include "proto/base.h"
 #include "proto/limits.h"
 #include "proto/types.h"
+#include "tools/rocebench/usage.h"
 
 #define SECONDS_DEFAULT 0.5
 #define SECONDS_MAX 86400.0
-#define WARMUP_DEFAULT 5
 #define WARMUP_MAX 100000
 
 /* Long options without a letter. */
@@ -75,45 +75,6 @@ static const struct option long_options[] = {
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0},
 };
-
-static const char help[] =
-	"usage: rocebench [OPTION...] [COLLECTIVE...]\n"
-	"\n"
-	"Latency and bandwidth of collectives over the rocecomm daemons. See rocebench(1).\n"
-	"\n"
-	"COLLECTIVE: allreduce (default), allgather, reduce_scatter, broadcast, reduce, gather,\n"
-	"  scatter, alltoall, alltoallv, barrier, sendrecv, step:resnet50, step:gpt2, step:moe; "
-	"all\n"
-	"\n"
-	"  -n, --ranks=N         fork N ranks on this host (1)\n"
-	"  --hosts=H --host=I    this is host I (0 ..) of H; run rocebench on each with the same\n"
-	"                        other options\n"
-	"  --root=ADDRESS[:PORT] the daemon where the ranks of several hosts meet\n"
-	"  --job=NAME            name of the meeting (rocebench)\n"
-	"  --socket=PATH         of this host's daemon\n"
-	"                        Without -n and --hosts, one process a rank under torchrun, Open\n"
-	"                        MPI, PMIx or Slurm.\n"
-	"  -b, --min=SIZE  -e, --max=SIZE  -f, --factor=F\n"
-	"                        from SIZE to SIZE (8, 4M), each F times the one before (4)\n"
-	"  --sizes=SIZE,...      these sizes; K, M, G: 1024, 1024^2, 1024^3\n"
-	"  -d, --dtype=TYPE      i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 "
-	"(f32)\n"
-	"  -o, --op=OP           sum prod min max avg band bor bxor land lor lxor (sum)\n"
-	"  --root-rank=R         root of broadcast, reduce, gather, scatter (0)\n"
-	"  -D, --inflight=D      operations posted before all are waited for (1)\n"
-	"  --memory=KIND         registered: roce_mem_alloc(); plain: malloc() (registered)\n"
-	"  --inplace             in place, for what comes in place\n"
-	"  -w, --warmup=N        repetitions before those that count (5)\n"
-	"  -r, --reps=N          repetitions of a row; without it, as many as fit in --time\n"
-	"  -t, --time=SECONDS    of a row (0.5); at least 10 repetitions are made\n"
-	"  --no-verify           do not check results\n"
-	"  --corrupt             flip one byte of a result before the check, which must then fail\n"
-	"  --compute=N           an N x N matrix product in each rank before each operation\n"
-	"  --create              time to create a communicator\n"
-	"  --json                one object a row instead of a table\n"
-	"  --help, --version\n"
-	"\n"
-	"Exit: 0 well, 1 failed, 2 wrong usage, 3 no daemon, 4 a result is wrong.\n";
 
 static int refuse(const char *format, ...) attr_printf(1, 2);
 static int refuse(const char *format, ...)
@@ -315,6 +276,7 @@ static int parse_what(struct options *o, struct range *range, int c)
 	case OPTION_COMPUTE:
 		return parse_unsigned("--compute", optarg, 1, OPTIONS_COMPUTE_MAX, &o->compute);
 	case 'w':
+		o->warmup_given = true;
 		return parse_number("--warmup", optarg, 0, WARMUP_MAX, &o->warmup);
 	case 'r':
 		return parse_number("--reps", optarg, 1, OPTIONS_REPS_MAX, &o->reps);
@@ -388,22 +350,29 @@ static bool where_is(int c)
 	return c == 'n' || (c >= OPTION_HOSTS && c <= OPTION_SOCKET) || c == OPTION_ROOT_RANK;
 }
 
+static int check_redop(const struct options *o, const struct bench *bench)
+{
+	const char *mend = "bitwise and logical operations take integers: give another --op";
+
+	if (!coll_kind_reduces((unsigned int)bench->kind) ||
+	    (o->redop != REDOP_PREMUL_SUM &&
+	     redop_supports((unsigned int)o->redop, (unsigned int)o->dtype))) {
+		return 0;
+	}
+	if (o->redop == REDOP_PREMUL_SUM) {
+		mend = "it takes a scalar a rank, for which there is no option: give --op sum";
+	} else if (!redop_supports(REDOP_SUM, (unsigned int)o->dtype)) {
+		mend = "this type is moved, never reduced: give another --dtype";
+	}
+	return refuse("%s: no --op %s of --dtype %s: %s", bench->name,
+		      redop_name((unsigned int)o->redop), dtype_name((unsigned int)o->dtype), mend);
+}
+
 static int check_benches(const struct options *o)
 {
 	for (unsigned int i = 0; i < BENCH_COUNT_; i++) {
-		const struct bench *bench = bench_get(i);
-		bool reduces = coll_kind_reduces((unsigned int)bench->kind);
-
-		if (!o->chosen[i]) {
-			continue;
-		}
-		if (reduces && (o->redop == REDOP_PREMUL_SUM ||
-				!redop_supports((unsigned int)o->redop, (unsigned int)o->dtype))) {
-			return refuse("%s: --op %s of --dtype %s does not exist: f8 is moved, "
-				      "never reduced; bitwise and logical operations take "
-				      "integers; premul has no option here",
-				      bench->name, redop_name((unsigned int)o->redop),
-				      dtype_name((unsigned int)o->dtype));
+		if (o->chosen[i] && check_redop(o, bench_get(i)) < 0) {
+			return -1;
 		}
 	}
 	if (o->chosen[BENCH_SENDRECV] && o->inflight > LIMIT_P2P_WINDOW / 2) {
@@ -474,7 +443,6 @@ int options_parse(int argc, char **argv, struct options *ret, int *ret_exit)
 		.dtype = DTYPE_F32,
 		.redop = REDOP_SUM,
 		.inflight = 1,
-		.warmup = WARMUP_DEFAULT,
 		.seconds = SECONDS_DEFAULT,
 		.verify = true,
 		.ranks = 1,
@@ -490,7 +458,7 @@ int options_parse(int argc, char **argv, struct options *ret, int *ret_exit)
 		if (c == 'h' || c == 'V') {
 			*ret_exit = ROCEBENCH_OK;
 			if (c == 'h') {
-				fputs(help, stdout);
+				fputs(usage_text(), stdout);
 			} else {
 				printf("rocebench %s\n", roce_version());
 			}

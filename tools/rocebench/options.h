@@ -45,6 +45,7 @@ struct options {
 
 	/* how long */
 	unsigned long warmup;
+	bool warmup_given;  /* else a few, fewer of long ones */
 	unsigned long reps; /* 0: as many as fit in .seconds */
 	double seconds;
 

@@ -65,31 +65,46 @@ static void bar_wipe(struct report *report)
 	}
 }
 
-void report_next(struct report *report, enum bench_id id, size_t bytes)
+static void bar_show(struct report *report, double share)
 {
+	double over = ((double)report->done + share) / (double)MAX(report->rows, 1);
 	double passed = measure_now() - report->begin, left = 0;
-	size_t full = BAR_WIDTH * report->done / MAX(report->rows, 1);
+	size_t full = (size_t)(BAR_WIDTH * MIN(over, 1));
 	char bar[BAR_WIDTH + 1];
 
-	if (report->done > 0) {
-		left = passed / (double)report->done * (double)(report->rows - report->done);
+	if (over > 0) {
+		left = passed / over - passed;
+	} else {
+		left = report->options->seconds * (double)report->rows;
 	}
-	if (!report->bar || MAX(passed + left, report->options->seconds) < BAR_AFTER) {
+	if (passed + left < BAR_AFTER) {
 		return;
 	}
 	memset(bar, '.', BAR_WIDTH);
 	memset(bar, '#', full);
 	bar[BAR_WIDTH] = '\0';
 	fprintf(stderr, "\r\033[K[%s] %zu of %zu: %s", bar, report->done + 1, report->rows,
-		bench_get(id)->name);
-	if (bytes > 0) {
-		fprintf(stderr, " %zu bytes", bytes);
+		bench_get(report->id)->name);
+	if (report->bytes > 0) {
+		fprintf(stderr, " %zu bytes", report->bytes);
 	}
-	if (left > 0) {
-		fprintf(stderr, ", about %.0f s left", left);
-	}
+	fprintf(stderr, ", about %.0f s left", left);
 	fflush(stderr);
 	report->bar_shown = true;
+}
+
+void report_next(struct report *report, enum bench_id id, size_t bytes)
+{
+	report->id = id;
+	report->bytes = bytes;
+	report_progress(report, 0);
+}
+
+void report_progress(struct report *report, double share)
+{
+	if (report->bar) {
+		bar_show(report, MAX(share, 0));
+	}
 }
 
 /* Of one operation, or of all that are in flight together. */

@@ -27,6 +27,8 @@ struct report {
 	bool bar_shown;
 	double begin;
 	size_t rows, done;
+	enum bench_id id; /* what is measured now */
+	size_t bytes;
 };
 
 /* @rows: how many will come. Prints the head. */
@@ -34,6 +36,8 @@ void report_init(struct report *report, const struct options *options, struct ro
 		 size_t rows);
 /* What is measured next. */
 void report_next(struct report *report, enum bench_id id, size_t bytes);
+/* @share: of it that is over. Between repetitions only; rare. */
+void report_progress(struct report *report, double share);
 void report_row(struct report *report, const struct row *row);
 /* Wipes the bar away, and explains the table. */
 void report_deinit(struct report *report);

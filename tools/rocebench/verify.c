@@ -23,6 +23,7 @@ struct check {
 	const struct plan *plan;
 	const struct plan_op *op;
 	struct values values;
+	FILE *say;
 	size_t wrong;
 };
 
@@ -59,6 +60,23 @@ void verify_fill(const struct plan *plan)
 	}
 }
 
+static void tell(const struct check *c, size_t at, const uint8_t *want)
+{
+	unsigned int elem = c->plan->elem;
+
+	fprintf(c->say, "rocebench: rank %d: %s: operation %td, element %zu of %zu is wrong: bytes",
+		c->plan->rank, c->plan->bench->name, c->op - c->plan->ops, at / elem,
+		c->op->recv_count);
+	for (unsigned int k = 0; k < elem; k++) {
+		fprintf(c->say, " %02x", c->op->recv[at + k]);
+	}
+	fputs(", must be", c->say);
+	for (unsigned int k = 0; k < elem; k++) {
+		fprintf(c->say, " %02x", want[k]);
+	}
+	fputc('\n', c->say);
+}
+
 /* Counts differing elements of a piece that begins at byte @at of the receive buffer. */
 static void compare(struct check *c, size_t at, const uint8_t *want, size_t n)
 {
@@ -69,22 +87,12 @@ static void compare(struct check *c, size_t at, const uint8_t *want, size_t n)
 		return;
 	}
 	for (size_t i = 0; i < n; i += elem) {
-		if (memcmp(got + i, want + i, elem) == 0 || c->wrong++ > 0) {
+		if (memcmp(got + i, want + i, elem) == 0) {
 			continue;
 		}
-		fprintf(stderr,
-			"rocebench: rank %d: %s: operation %td, element %zu of %zu is wrong: "
-			"bytes",
-			c->plan->rank, c->plan->bench->name, c->op - c->plan->ops, (at + i) / elem,
-			c->op->recv_count);
-		for (unsigned int k = 0; k < elem; k++) {
-			fprintf(stderr, " %02x", got[i + k]);
+		if (c->wrong++ == 0 && c->say) {
+			tell(c, at + i, want + i);
 		}
-		fputs(", must be", stderr);
-		for (unsigned int k = 0; k < elem; k++) {
-			fprintf(stderr, " %02x", want[i + k]);
-		}
-		fputc('\n', stderr);
 	}
 }
 
@@ -130,9 +138,9 @@ static void check_alltoallv(struct check *c)
 	}
 }
 
-static size_t check_one(const struct plan *plan, const struct plan_op *op)
+static size_t check_one(const struct plan *plan, const struct plan_op *op, FILE *say)
 {
-	struct check c = {.plan = plan, .op = op, .values = op_values(plan, op)};
+	struct check c = {.plan = plan, .op = op, .values = op_values(plan, op), .say = say};
 	size_t rank = (size_t)plan->rank;
 
 	if (!plan_has_result(plan, op)) {
@@ -169,12 +177,12 @@ static size_t check_one(const struct plan *plan, const struct plan_op *op)
 	return c.wrong;
 }
 
-size_t verify_check(const struct plan *plan)
+size_t verify_check(const struct plan *plan, FILE *say)
 {
 	size_t wrong = 0;
 
 	for (size_t i = 0; i < plan->n_ops; i++) {
-		wrong += check_one(plan, &plan->ops[i]);
+		wrong += check_one(plan, &plan->ops[i], say);
 	}
 	return wrong;
 }
