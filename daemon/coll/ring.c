@@ -18,6 +18,9 @@
 #include "coll/coll_build.h"
 #include "proto/base.h"
 
+/* Up to so many hosts an allreduce keeps what it passes on in scratch. */
+#define RING_SCRATCH_HOSTS 4
+
 static uint32_t next_host(const struct coll_build *c)
 {
 	return (c->host + 1) % c->nhosts;
@@ -34,10 +37,58 @@ static uint32_t unit_at(const struct coll_build *c, uint32_t start, uint32_t ste
 	return (start + c->nhosts - step) % c->nhosts;
 }
 
-/* Scratch 0 (vector) or one block a rank holds what is passed on. */
+/*
+ * May what is passed on lie in an output? In an allreduce every part of it is overwritten with the
+ * result in the end, and nothing else reads the input of a part that has been combined, so this is
+ * right in place, too. Scratch stays in the cache but bounds the segment, so that messages become
+ * the shorter the more hosts there are.
+ */
+static bool passes_in_output(const struct coll_build *c)
+{
+	return c->kind == COLL_ALLREDUCE && c->nhosts > RING_SCRATCH_HOSTS;
+}
+
+static void add_passing_dst(struct coll_build *c, uint32_t block)
+{
+	if (passes_in_output(c)) {
+		plan_add_dst(c->b, PLAN_OUT, 0, block);
+	} else {
+		plan_add_dst(c->b, PLAN_TEMP, 0, coll_temp(c, 0, block));
+	}
+}
+
+/* Sends what is passed on of @unit. */
+static void send_passing(struct coll_build *c, uint32_t tag, uint32_t unit)
+{
+	plan_add_step(c->b, PLAN_SEND, next_host(c), tag);
+	if (passes_in_output(c)) {
+		plan_add_src(c->b, PLAN_OUT, 0, coll_add_piece(c, unit, 1, 0, false), false);
+	} else {
+		coll_add_temp_pieces(c, unit, 1, 0);
+	}
+}
+
+/* The unit that this host is the first to handle. */
+static void send_first(struct coll_build *c)
+{
+	uint32_t unit = previous_host(c);
+	uint32_t block;
+
+	if (!passes_in_output(c) || coll_may_send_input(c)) {
+		coll_send_partial(c, next_host(c), 0, unit, 1, 0);
+		return;
+	}
+	plan_add_step(c->b, PLAN_LOCAL, 0, 0);
+	block = coll_add_piece(c, unit, 1, 0, false);
+	coll_add_inputs(c, block);
+	add_passing_dst(c, block);
+	send_passing(c, 0, unit);
+}
+
+/* Scratch 0 (vector), one block a rank, or an output holds what is passed on. */
 static void ring_reduce_scatter(struct coll_build *c)
 {
-	coll_send_partial(c, next_host(c), 0, previous_host(c), 1, 0);
+	send_first(c);
 	for (uint32_t step = 0; step + 1 < c->nhosts; step++) {
 		uint32_t unit = unit_at(c, previous_host(c), step + 1);
 		bool own = unit == c->host;
@@ -51,12 +102,11 @@ static void ring_reduce_scatter(struct coll_build *c)
 			if (own) {
 				coll_add_outputs(c, block);
 			} else {
-				plan_add_dst(c->b, PLAN_TEMP, 0, coll_temp(c, 0, block));
+				add_passing_dst(c, block);
 			}
 		}
 		if (!own) {
-			plan_add_step(c->b, PLAN_SEND, next_host(c), step + 1);
-			coll_add_temp_pieces(c, unit, 1, 0);
+			send_passing(c, step + 1, unit);
 		}
 	}
 }
@@ -136,7 +186,7 @@ void coll_build_ring(struct coll_build *c)
 	c->units = c->nhosts;
 	switch (c->kind) {
 	case COLL_ALLREDUCE:
-		coll_message_bound(c, 1, c->nhosts, 1);
+		coll_message_bound(c, 1, c->nhosts, passes_in_output(c) ? 0 : 1);
 		ring_reduce_scatter(c);
 		ring_allgather(c, c->nhosts - 1);
 		break;
