@@ -35,6 +35,8 @@
 #include "util/notify.h"
 
 #define STOP_DEADLINE_MS 1800 /* a clean stop takes at most 2 s */
+/* Arithmetic on less is over before another thread has heard of it. */
+#define REDUCE_MIN (64u << 10)
 #define NSETTINGS 4
 #define NSIGNALS 3
 
@@ -392,6 +394,8 @@ static int init_engine(struct daemon *d)
 		.eager_credits = c->eager_credits,
 		.spin_us = c->progress_spin_us,
 		.cpu = c->progress_cpu,
+		.reduce_threads = c->reduce_threads,
+		.reduce_min = REDUCE_MIN,
 		.user_timeout_ms = c->transfer_timeout_ms,
 	};
 	int r;

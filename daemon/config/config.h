@@ -81,6 +81,7 @@ struct config {
 	enum log_level log_level;
 	uint32_t progress_spin_us;
 	int32_t progress_cpu;
+	int32_t reduce_threads; /* VALUE_IS_AUTO */
 	uint32_t join_timeout_ms;
 	uint32_t arrival_timeout_ms;
 	uint32_t transfer_timeout_ms;

@@ -59,6 +59,10 @@ void value_allowed(const struct config_key *key, char *buf, size_t size)
 	case VALUE_LEVEL:
 		snprintf(buf, size, "error, warning, info or debug");
 		break;
+	case VALUE_AUTO:
+		snprintf(buf, size, "auto, or a number, %" PRId64 " to %" PRId64, key->min,
+			 key->max);
+		break;
 	case VALUE_U32:
 	case VALUE_I32:
 	case VALUE_COUNT_:
@@ -144,6 +148,16 @@ static int parse_size(const struct config_key *key, const char *text, uint64_t *
 	}
 	*ret = (uint64_t)v << shift;
 	return 0;
+}
+
+static int parse_auto(const struct config_key *key, const char *text, int32_t *ret, char *err,
+		      size_t size)
+{
+	int64_t v = VALUE_IS_AUTO;
+	int r = strcmp(text, "auto") == 0 ? 0 : parse_number(key, text, 10, &v, err, size);
+
+	*ret = (int32_t)v;
+	return r;
 }
 
 static int parse_level(const struct config_key *key, const char *text, enum log_level *ret,
@@ -260,6 +274,8 @@ static int parse_any(const struct config_key *key, const char *text, union any *
 		return parse_size(key, text, &ret->size, err, size);
 	case VALUE_LEVEL:
 		return parse_level(key, text, &ret->level, err, size);
+	case VALUE_AUTO:
+		return parse_auto(key, text, &ret->i32, err, size);
 	case VALUE_MODE:
 		r = parse_number(key, text, 8, &v, err, size);
 		ret->u32 = (uint32_t)v;
@@ -292,6 +308,7 @@ static size_t size_of(enum value_type type)
 		return sizeof(enum log_level);
 	case VALUE_U32:
 	case VALUE_I32:
+	case VALUE_AUTO:
 	case VALUE_MODE:
 	case VALUE_COUNT_:
 		break;
@@ -380,6 +397,11 @@ char *value_format(const struct config_key *key, const void *value)
 	case VALUE_MODE:
 		snprintf(buf, sizeof(buf), "%04o", *(const uint32_t *)value);
 		break;
+	case VALUE_AUTO:
+		if (*(const int32_t *)value == VALUE_IS_AUTO) {
+			return strdup("auto");
+		}
+		/* fall through */
 	case VALUE_I32:
 		snprintf(buf, sizeof(buf), "%" PRId32, *(const int32_t *)value);
 		break;

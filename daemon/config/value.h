@@ -19,6 +19,7 @@ enum value_type {
 	VALUE_GROUP, /* struct value_group */
 	VALUE_U32,   /* uint32_t */
 	VALUE_I32,   /* int32_t */
+	VALUE_AUTO,  /* int32_t, VALUE_IS_AUTO: as suits the machine */
 	VALUE_SIZE,  /* uint64_t, UINT64_MAX: unlimited */
 	VALUE_MODE,  /* uint32_t */
 	VALUE_LEVEL, /* enum log_level */
@@ -28,6 +29,8 @@ enum value_type {
 enum {
 	VALUE_E_INVALID = 1, /* err says why and what is allowed */
 };
+
+#define VALUE_IS_AUTO (-1)
 
 struct value_list {
 	char **items;

@@ -263,6 +263,18 @@ static void put_interfaces(struct json *j, const struct interfaces *interfaces)
 	json_close_array(j);
 }
 
+static void put_worker(struct json *j, const struct thread_view *v)
+{
+	json_open(j, NULL);
+	json_uint(j, "loops", counter_get(&v->loops));
+	json_uint(j, "wakeups", counter_get(&v->wakeups));
+	json_uint(j, "syscalls", counter_get(&v->syscalls));
+	json_uint(j, "yields", counter_get(&v->yields));
+	json_uint(j, "bytes_local", counter_get(&v->bytes_local));
+	json_uint(j, "bytes_reduced", counter_get(&v->bytes_reduced));
+	json_close(j);
+}
+
 static void put_thread(struct json *j, const struct engine *engine)
 {
 	const struct thread_view *v = engine_thread_view(engine);
@@ -273,6 +285,11 @@ static void put_thread(struct json *j, const struct engine *engine)
 			  counter_row_get(&counter_thread_rows[i], v));
 	}
 	json_close(j);
+	json_open_array(j, "reduce_threads");
+	for (unsigned int i = 0; (v = engine_worker_view(engine, i)); i++) {
+		put_worker(j, v);
+	}
+	json_close_array(j);
 }
 
 /* See status_json.h. */

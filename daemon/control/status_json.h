@@ -28,6 +28,8 @@
  *  thread         the daemon's totals, also of what is gone: loops, wakeups, syscalls, yields,
  *                 client_wakeups, bytes_copied, bytes_local, bytes_reduced, bytes_wire_sent,
  *                 bytes_wire_received
+ *  reduce_threads[] loops, wakeups, syscalls, yields, bytes_local, bytes_reduced: each one's part
+ *                 of the bytes in thread, calls of its own
  *
  * Members are appended, never renamed. Numbers that this daemon does not know are null, not 0.
  *

@@ -77,6 +77,9 @@ void client_ring_complete(struct engine_session *s, struct comm_view *view, uint
 	cell->bytes = bytes;
 	/* release: pairs with the client's acquire load of generation */
 	atomic_store_explicit(&cell->generation, generation, memory_order_release);
+	if (s->removing) {
+		return; /* nobody waits, and it must not be found in the list when it is freed */
+	}
 	if (list_empty(&s->dirty)) {
 		list_append(&s->progress->dirty, &s->dirty);
 		s->told = view;

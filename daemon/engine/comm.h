@@ -62,7 +62,7 @@ enum op_state {
 	OP_POSTING = 1, /* some ranks did */
 	OP_READY = 2,	/* all did; waits for its turn */
 	OP_ACTIVE = 3,
-	OP_ZOMBIE = 4, /* failed; clients were told; a transport still holds memory */
+	OP_ZOMBIE = 4, /* failed; a transport or workers still hold memory */
 };
 
 struct op {
@@ -175,7 +175,9 @@ void comm_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d);
 void comm_advance(struct engine_comm *c);
 /* The operation has run (status OK) or failed; tells clients and recycles the slot. */
 void comm_op_finished(struct op *op);
-/* No transport holds memory of a failed operation any more. */
+/* Tells the clients how an operation has ended, those that were not told yet. */
+void comm_op_tell(struct op *op, enum status status);
+/* Neither transport nor workers hold memory of a failed operation any more. */
 void comm_op_drained(struct op *op);
 
 void comm_fail(struct engine_comm *c, enum status status);

@@ -22,6 +22,7 @@
 #include "engine/conn.h"
 #include "engine/mailbox.h"
 #include "engine/progress.h"
+#include "engine/workers.h"
 
 struct engine {
 	struct mailbox inbox; /* progress -> here */
@@ -139,8 +140,7 @@ int engine_new(const struct engine_options *options, const struct engine_events 
 
 int engine_start(struct engine *e)
 {
-	int r = thread_start(&e->progress->thread, "progress", e->progress->options.cpu,
-			     progress_main, e->progress);
+	int r = progress_start(e->progress);
 
 	e->running = r == 0;
 	return r;
@@ -175,7 +175,7 @@ void engine_stop(struct engine *e, enum status status)
 	h = hand_must(e, on_stop, NULL, NULL, NULL);
 	h->status = status;
 	hand_go(h);
-	thread_join(&e->progress->thread);
+	progress_join(e->progress);
 	e->running = false;
 	/* The thread is gone: this one now speaks for it, so that what is under way can end. */
 	mailbox_run(&e->inbox, e);
@@ -212,6 +212,11 @@ void engine_dispatch(struct engine *e)
 const struct thread_view *engine_thread_view(const struct engine *e)
 {
 	return &e->progress->view;
+}
+
+const struct thread_view *engine_worker_view(const struct engine *e, unsigned int index)
+{
+	return e->progress->workers ? workers_view(e->progress->workers, index) : NULL;
 }
 
 void engine_tell_comm_failed(void *ctx, void *comm_user, const struct engine_failure *failure)

@@ -4,7 +4,8 @@
 /*
  * Engine: the data plane as the control thread sees it
  *
- * One progress thread interprets plans over transports. Control hands it plain objects through the
+ * One progress thread interprets plans over transports; threads beside it may do large arithmetic
+ * for it (workers.h), which nobody else sees. Control hands it plain objects through the
  * mailbox and gets events back; it never touches what the thread owns. Every function here is for
  * the control thread and returns at once; `done` callbacks and events run on the control thread in
  * engine_dispatch(), which control calls when engine_fd() is readable.
@@ -39,6 +40,8 @@ struct engine_options {
 	uint32_t eager_credits; /* per peer; the same on all hosts */
 	uint32_t spin_us;	/* polls (yielding) this long before it sleeps */
 	int cpu;		/* pin to it, -1: nowhere */
+	int reduce_threads;	/* beside it; 0: none, < 0: as suits the CPUs */
+	uint32_t reduce_min;	/* bytes of arithmetic that are worth handing to them */
 	char congestion[16];	/* TCP_CONGESTION */
 	uint32_t user_timeout_ms;
 };
@@ -92,6 +95,8 @@ int engine_fd(const struct engine *engine);
 void engine_dispatch(struct engine *engine);
 /* Thread-wide counters; relaxed atomics, readable at any time. */
 const struct thread_view *engine_thread_view(const struct engine *engine);
+/* The same of reduction thread @index, from 0; NULL: there are no more. */
+const struct thread_view *engine_worker_view(const struct engine *engine, unsigned int index);
 
 /* ---- sessions, buffers -------------------------------------------------------------------- */
 

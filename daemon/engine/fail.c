@@ -4,8 +4,9 @@
 /*
  * Failure of a communicator, as the progress thread handles it
  *
- * Clients are told at once; memory stays in use until the transport has let go of it (OP_ZOMBIE),
- * because a message that has begun must be finished on a stream that all jobs share.
+ * Clients are told as soon as nobody writes to their memory any more: at once, or when workers have
+ * finished what they hold of it. Memory stays in use until the transport has let go of it, too
+ * (OP_ZOMBIE), because a message that has begun must be finished on a stream that all jobs share.
  *
  * Thread: progress      Owns: nothing      Locks: none
  */
@@ -26,18 +27,22 @@ static void op_release_posts(struct op *op)
 	}
 }
 
+void comm_op_tell(struct op *op, enum status status)
+{
+	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
+		post_complete(op->comm, l, &op->posts[l], status, 0);
+	}
+}
+
 static void op_fail(struct op *op, enum status status)
 {
 	struct engine_comm *c = op->comm;
-	bool held = false;
+	bool held = op->state == OP_ACTIVE && !op_cancel(op);
 
-	for (uint32_t l = 0; l < c->nlocal; l++) {
-		post_complete(c, l, &op->posts[l], status, 0);
+	if (!held || op->ctx->slices == 0) {
+		comm_op_tell(op, status);
 	}
 	c->progress->busy--;
-	if (op->state == OP_ACTIVE) {
-		held = !op_cancel(op);
-	}
 	if (held) {
 		op->state = OP_ZOMBIE;
 		c->zombies++;

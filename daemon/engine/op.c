@@ -51,6 +51,19 @@ uint8_t *op_ref(const struct op_ctx *ctx, const struct op_run *run, const struct
 
 static void note_done(struct transport_send *send, int status);
 
+/* Segments below may come: they have begun, and no worker has what their receives wait for. */
+static uint32_t op_open(const struct op_ctx *ctx)
+{
+	uint32_t open = ctx->started;
+
+	for (uint32_t i = 0; ctx->offload && i < ctx->nruns; i++) {
+		if (ctx->runs[i].active && ctx->runs[i].gates) {
+			open = MIN(open, ctx->runs[i].segment);
+		}
+	}
+	return open;
+}
+
 static void note_send(struct op_note *note, uint8_t type, uint32_t segment)
 {
 	struct op_ctx *ctx = note->ctx;
@@ -112,7 +125,7 @@ static void note_done(struct transport_send *send, int status)
 
 	note->busy = false;
 	if (note->again && status == 0 && note->ctx->op->state == OP_ACTIVE) {
-		note_send(note, WIRE_GRANT, note->ctx->started);
+		note_send(note, WIRE_GRANT, op_open(note->ctx));
 	}
 	op_unhold(note->ctx);
 }
@@ -136,7 +149,12 @@ static bool sends_to(const struct plan *plan, uint32_t host)
 void op_send_grants(struct op_ctx *ctx, bool all)
 {
 	const struct plan *plan = ctx->entry->plan;
+	uint32_t open = op_open(ctx);
 
+	if (open == 0) {
+		return; /* op_gates_open() comes */
+	}
+	ctx->granted = open;
 	for (uint32_t i = 0; i < plan->nrecv_peers; i++) {
 		struct op_note *note = &ctx->grants[i];
 
@@ -144,10 +162,17 @@ void op_send_grants(struct op_ctx *ctx, bool all)
 			continue;
 		}
 		if (!note->busy) {
-			note_send(note, WIRE_GRANT, ctx->started);
-		} else if (note->limit != ctx->started) {
+			note_send(note, WIRE_GRANT, open);
+		} else if (note->limit != open) {
 			note->again = true;
 		}
+	}
+}
+
+void op_gates_open(struct op_ctx *ctx)
+{
+	if (op_open(ctx) != ctx->granted) {
+		op_send_grants(ctx, false);
 	}
 }
 
@@ -188,6 +213,7 @@ static void run_begin(struct op_ctx *ctx, struct op_run *run)
 	run->left = plan->nsteps;
 	run->active = true;
 	run->nready = 0;
+	run->gates = ctx->offload ? ctx->entry->ngates : 0;
 	run->temp = c->temp + (size_t)ctx->temp_slot * COMM_TEMP +
 		    (size_t)(run - ctx->runs) * (COMM_TEMP / OP_RUNS);
 	for (uint32_t i = 0; i < plan->nsteps; i++) {
@@ -196,6 +222,9 @@ static void run_begin(struct op_ctx *ctx, struct op_run *run)
 		st->deps = plan->steps[i].ndeps;
 		st->piece = 0;
 		st->offset = 0;
+		st->slices = 0;
+		st->deferred = false;
+		st->stage = NULL;
 		st->length = 0;
 		st->state = STEP_WAITING;
 		if (st->deps == 0) {
@@ -219,7 +248,7 @@ void op_run_finished(struct op_run *run)
 	if (ctx->started < ctx->nseg) {
 		run_begin(ctx, run);
 		if (!ctx->eager) {
-			op_send_grants(ctx, false);
+			op_gates_open(ctx);
 		}
 	} else if (ctx->finished == ctx->nseg && ctx->held == 0) {
 		op_end(ctx->op);
@@ -321,6 +350,8 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	ctx->nseg = (uint32_t)nseg; /* op_start() has refused more */
 	ctx->eager = !v && nseg == 1 &&
 		     longest * ctx->esize * plan->msg_blocks / plan->msg_parts <= o->eager;
+	ctx->offload = ctx->comm->progress->workers && !ctx->eager &&
+		       longest * ctx->esize >= OP_OFFLOAD * (uint64_t)o->reduce_min;
 }
 
 static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
@@ -336,6 +367,8 @@ static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	ctx->started = 0;
 	ctx->finished = 0;
 	ctx->held = 0;
+	ctx->slices = 0;
+	ctx->granted = 0;
 	ctx->temp_slot = (uint32_t)__builtin_ctz(~c->temp_used);
 	c->temp_used |= 1u << ctx->temp_slot;
 	op_shape(op, ctx, v);

@@ -18,10 +18,17 @@
 
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/slice.h"
 #include "transport/transport.h"
 
 #define OP_RUNS 4	      /* segments of one operation in flight */
 #define OP_SLICE (512u << 10) /* bytes that one local step handles before others get a turn */
+/*
+ * In engine_options.reduce_min, the least that is worth handing over: operations from this many on
+ * use workers, a slice for a worker has this many.
+ */
+#define OP_OFFLOAD 4
+#define OP_WORKER_SLICE 2
 
 enum step_state_kind {
 	STEP_WAITING = 0,
@@ -30,6 +37,19 @@ enum step_state_kind {
 	STEP_POSTED = 3,  /* the transport has it, or a receive that may arrive */
 	STEP_ARRIVING = 4,
 	STEP_DONE = 5,
+	STEP_WORKING = 6, /* workers have what is left of it */
+};
+
+/*
+ * Local steps that a receive waits for: while a worker has one of them there is no place for what
+ * arrives. So grants wait for it; unless it waits for an own message, which may wait for a grant
+ * of somebody who waits for ours: such a step is left to the progress thread, which can do it when
+ * the message is there.
+ */
+enum step_gate {
+	GATE_NONE = 0,
+	GATE_GRANT = 1,
+	GATE_INLINE = 2,
 };
 
 struct step_state {
@@ -37,8 +57,11 @@ struct step_state {
 	uint32_t index;
 	uint32_t deps;
 	uint8_t state;
-	uint32_t piece;	 /* cursor of a LOCAL step */
-	uint64_t offset; /* elements of the piece done */
+	uint32_t piece;	 /* cursor of what is not done or handed out, see slice.h */
+	uint64_t offset; /* elements of that piece */
+	uint32_t slices; /* that workers have */
+	bool deferred;	 /* a receive whose arithmetic begins when all of it is here */
+	uint8_t *stage;	 /* where a deferred RECV_REDUCE arrives; NULL: none */
 	uint64_t length; /* bytes of the message */
 	union {
 		struct transport_send send;
@@ -52,7 +75,8 @@ struct op_run {
 	struct list link; /* progress.runnable */
 	struct op_ctx *ctx;
 	uint32_t segment;
-	uint32_t left; /* steps not done */
+	uint32_t left;	/* steps not done */
+	uint32_t gates; /* steps with GATE_GRANT not done, if grants wait for them */
 	bool active;
 	uint32_t nready;
 	uint32_t *ready;	  /* [nsteps] stack */
@@ -80,7 +104,10 @@ struct op_ctx {
 	uint32_t started;
 	uint32_t finished;
 	uint32_t nruns;
-	uint32_t held; /* messages that the transport holds */
+	uint32_t held;	  /* messages that the transport holds, slices that workers have */
+	uint32_t slices;  /* of them: slices */
+	uint32_t granted; /* what all senders were told last */
+	bool offload;	  /* large enough for workers */
 	uint32_t temp_slot;
 	unsigned int esize;
 	bool eager; /* every message is small: no grants by default */
@@ -99,7 +126,9 @@ struct plan_entry {
 	uint32_t nctx;
 	uint32_t nruns; /* a context */
 	struct op_ctx *ctxs;
-	void *storage; /* one allocation for all of it */
+	void *storage;	 /* one allocation for all of it */
+	uint8_t *gate;	 /* [nsteps] enum step_gate */
+	uint32_t ngates; /* steps with GATE_GRANT */
 };
 
 /* Control thread. */
@@ -118,6 +147,8 @@ struct plan_entry *plan_cache_get(struct engine_comm *c, uint8_t kind, uint8_t a
 enum { OP_E_LATER = 1 };
 int op_start(struct op *op);
 void op_run_steps(struct op_run *run);
+/* Takes back what workers have done. Return: how many slices. */
+int op_reap(struct progress *p);
 void op_run_finished(struct op_run *run);
 /* The transport gave a message of this operation back. */
 void op_unhold(struct op_ctx *ctx);
@@ -127,6 +158,8 @@ void op_retry(struct op *op);
 bool op_cancel(struct op *op);
 void op_release(struct op *op);
 void op_send_grants(struct op_ctx *ctx, bool all);
+/* A run's gates are done: grants may go further. */
+void op_gates_open(struct op_ctx *ctx);
 /* Asks one receiver for a grant (once at a time). */
 void op_request_grant(struct op_ctx *ctx, uint32_t host);
 /* A message of another length than ours arrived: the communicator fails. */

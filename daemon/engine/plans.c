@@ -44,7 +44,7 @@ static void carve_notes(struct op_note *notes, uint32_t n, struct op_ctx *ctx,
 	}
 }
 
-/* Divides the storage: everything of 8-byte alignment first, the ready stacks (u32) last. */
+/* Divides the storage: what is aligned to 8 bytes first, then the ready stacks, then the gates. */
 static void carve(struct plan_entry *e)
 {
 	const struct plan *plan = e->plan;
@@ -74,6 +74,46 @@ static void carve(struct plan_entry *e)
 		run->ready = (uint32_t *)at;
 		at += plan->nsteps * sizeof(uint32_t);
 	}
+	e->gate = at;
+}
+
+static bool is_receive(const struct plan_step *step)
+{
+	return step->kind == PLAN_RECV || step->kind == PLAN_RECV_REDUCE;
+}
+
+/*
+ * Successors have higher numbers: one walk from the end finds who is waited for, one from the
+ * beginning who waits for a message.
+ */
+static void find_gates(struct plan_entry *e)
+{
+	const struct plan *plan = e->plan;
+
+	for (uint32_t i = plan->nsteps; i-- > 0;) {
+		const struct plan_step *step = &plan->steps[i];
+
+		for (uint32_t s = 0; step->kind == PLAN_LOCAL && s < step->nsucc; s++) {
+			uint32_t next = plan->succ[step->first_succ + s];
+
+			if (is_receive(&plan->steps[next]) || e->gate[next] == GATE_GRANT) {
+				e->gate[i] = GATE_GRANT;
+			}
+		}
+	}
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		const struct plan_step *step = &plan->steps[i];
+		bool waits = step->kind != PLAN_LOCAL || e->gate[i] == GATE_INLINE;
+
+		for (uint32_t s = 0; waits && s < step->nsucc; s++) {
+			uint32_t next = plan->succ[step->first_succ + s];
+
+			if (e->gate[next] == GATE_GRANT) {
+				e->gate[next] = GATE_INLINE;
+			}
+		}
+		e->ngates += e->gate[i] == GATE_GRANT;
+	}
 }
 
 static size_t storage_size(const struct plan_entry *e)
@@ -85,7 +125,7 @@ static size_t storage_size(const struct plan_entry *e)
 		     ((size_t)plan->nrecv_peers + plan->nsend_peers) * sizeof(struct op_note) +
 		     e->nruns * run;
 
-	return e->nctx * ctx;
+	return e->nctx * ctx + plan->nsteps * sizeof(uint8_t);
 }
 
 int plan_entry_new(const struct coll_layout *layout, uint32_t host, uint8_t kind, uint8_t algo,
@@ -111,6 +151,7 @@ int plan_entry_new(const struct coll_layout *layout, uint32_t host, uint8_t kind
 		return err_origin(-ENOMEM);
 	}
 	carve(e);
+	find_gates(e);
 	*ret = e;
 	return 0;
 }

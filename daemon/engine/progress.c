@@ -23,6 +23,7 @@
 #include "engine/conn.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
+#include "engine/workers.h"
 #include "util/clock.h"
 
 #define RUNS_PER_LOOP 8
@@ -34,6 +35,20 @@ static int epoll_watch(int epoll, int fd, uint32_t events)
 	struct epoll_event ev = {.events = events};
 
 	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? err_origin(-errno) : 0;
+}
+
+static int make_workers(struct progress *p)
+{
+	int n = p->options.reduce_threads;
+	struct workers_options o = {
+		.threads = n < 0 ? workers_suit(thread_cpus()) : (unsigned int)n,
+		.spin_us = p->options.spin_us,
+		.stage = p->options.chunk,
+		.bell = p->inbox.fd,
+		.run = slice_run,
+	};
+
+	return o.threads ? workers_new(&o, &p->workers) : 0;
 }
 
 int progress_new(const struct engine_options *options, struct mailbox *outbox,
@@ -66,6 +81,9 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 		r = transport_new(&t, &conn_handler, p, &p->transport);
 	}
 	if (r == 0) {
+		r = make_workers(p);
+	}
+	if (r == 0) {
 		r = epoll_watch(p->epoll, p->inbox.fd, EPOLLIN);
 	}
 	if (r == 0) {
@@ -84,6 +102,7 @@ struct progress *progress_free(struct progress *p)
 {
 	if (p) {
 		transport_free(p->transport);
+		workers_free(p->workers);
 		mailbox_deinit(&p->inbox);
 		base_close(p->epoll);
 		free(p);
@@ -183,12 +202,18 @@ static bool arm(struct progress *p)
 			empty = false;
 		}
 	}
+	if (p->workers && !workers_arm(p->workers)) {
+		empty = false;
+	}
 	transport_arm(p->transport);
 	return empty && mailbox_empty(&p->inbox);
 }
 
 static void disarm(struct progress *p)
 {
+	if (p->workers) {
+		workers_disarm(p->workers);
+	}
 	list_for_each (e, &p->sessions) {
 		ring_wake(&container_of(e, struct engine_session, link)->ring);
 	}
@@ -206,6 +231,24 @@ static void sleep_until_event(struct progress *p)
 	disarm(p);
 	mailbox_clear(&p->inbox);
 	counter_add(&p->view.syscalls, 1);
+}
+
+/* Does a slice that no worker has taken yet. */
+static bool help(struct progress *p)
+{
+	struct slice_moved moved;
+
+	return p->workers && workers_help(p->workers, &moved);
+}
+
+/* Everything has failed; what workers still hold comes back first. */
+static void finish_workers(struct progress *p)
+{
+	while (p->workers && workers_out(p->workers)) {
+		if (!op_reap(p) && !help(p)) {
+			sched_yield();
+		}
+	}
 }
 
 /* The transport's numbers since the last time. */
@@ -231,6 +274,9 @@ static int turn(struct progress *p)
 		n += mailbox_run(&p->inbox, p);
 	}
 	n += poll_rings(p);
+	if (p->workers) {
+		n += op_reap(p);
+	}
 	n += run_steps(p);
 	flush(p);
 	n += transport_poll(p->transport);
@@ -245,14 +291,14 @@ static int turn(struct progress *p)
 	return n;
 }
 
-void progress_main(void *arg)
+static void progress_main(void *arg)
 {
 	struct progress *p = arg;
 	uint64_t spin = p->options.spin_us * CLOCK_NS_PER_US;
 	uint64_t idle_since = 0;
 
 	while (!p->stop) {
-		if (turn(p)) {
+		if (turn(p) || help(p)) {
 			idle_since = 0;
 			continue;
 		}
@@ -267,5 +313,28 @@ void progress_main(void *arg)
 		sleep_until_event(p);
 		idle_since = 0;
 	}
+	finish_workers(p);
 	flush(p);
+}
+
+int progress_start(struct progress *p)
+{
+	int r = p->workers ? workers_start(p->workers) : 0;
+
+	if (r != 0) {
+		return r;
+	}
+	r = thread_start(&p->thread, "progress", p->options.cpu, progress_main, p);
+	if (r != 0 && p->workers) {
+		workers_stop(p->workers);
+	}
+	return r;
+}
+
+void progress_join(struct progress *p)
+{
+	thread_join(&p->thread);
+	if (p->workers) {
+		workers_stop(p->workers);
+	}
 }

@@ -23,6 +23,8 @@
 #include "util/list.h"
 #include "util/thread.h"
 
+struct workers;
+
 #define PROGRESS_BUCKETS 256
 
 struct progress {
@@ -30,6 +32,7 @@ struct progress {
 	struct mailbox inbox;	/* control -> here */
 	struct mailbox *outbox; /* here -> control */
 	struct transport *transport;
+	struct workers *workers; /* NULL: none */
 	int epoll;
 	bool stop;
 	bool rescan; /* credits came back: look at blocked messages of all operations */
@@ -53,8 +56,10 @@ struct progress {
 int progress_new(const struct engine_options *options, struct mailbox *outbox,
 		 struct progress **ret);
 struct progress *progress_free(struct progress *p);
-/* The thread's function; returns after p->stop. */
-void progress_main(void *arg);
+/* Control: starts the thread, and workers beside it. Return: as thread_start(). */
+int progress_start(struct progress *p);
+/* Control: waits for the end of all of them, after p->stop. */
+void progress_join(struct progress *p);
 
 /* Events run on the control thread with the engine as context (engine.c). */
 void engine_tell_comm_failed(void *engine, void *comm_user, const struct engine_failure *failure);

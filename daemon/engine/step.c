@@ -11,13 +11,7 @@
 #include "engine/conn.h"
 #include "engine/op.h"
 #include "engine/progress.h"
-#include "engine/vargs.h"
-#include "reduce/reduce.h"
-
-static const struct plan_step *step_of(const struct step_state *st)
-{
-	return &st->run->ctx->entry->plan->steps[st->index];
-}
+#include "engine/step.h"
 
 static void run_enqueue(struct op_run *run)
 {
@@ -26,8 +20,7 @@ static void run_enqueue(struct op_run *run)
 	}
 }
 
-/* Marks a step done and readies those that waited for it. */
-static void step_done(struct step_state *st)
+void step_done(struct step_state *st)
 {
 	struct op_run *run = st->run;
 	const struct plan *plan = run->ctx->entry->plan;
@@ -36,6 +29,9 @@ static void step_done(struct step_state *st)
 	st->state = STEP_DONE;
 	run->left--;
 	run->ctx->op->last_progress = run->ctx->comm->progress->now;
+	if (run->gates && run->ctx->entry->gate[st->index] == GATE_GRANT && --run->gates == 0) {
+		op_gates_open(run->ctx);
+	}
 	for (uint32_t i = 0; i < step->nsucc; i++) {
 		struct step_state *next = &run->steps[plan->succ[step->first_succ + i]];
 
@@ -47,97 +43,9 @@ static void step_done(struct step_state *st)
 	run_enqueue(run);
 }
 
-/* ---- arithmetic --------------------------------------------------------------------------- */
-
-/*
- * Combines @n elements of a piece, beginning @skip elements into it, into the first destination
- * and copies the result to the others. @wire: where PLAN_WIRE sources are read.
- */
-static void piece_combine(struct op_run *run, const struct plan_piece *piece, uint64_t first,
-			  uint64_t lo, uint64_t skip, uint64_t n, const void *wire)
-{
-	const struct op_ctx *ctx = run->ctx;
-	const struct plan_ref *refs = &ctx->entry->plan->refs[piece->first_ref];
-	const struct engine_signature *sig = &ctx->op->sig;
-	struct engine_comm *c = ctx->comm;
-	struct reduce_src src[REDUCE_MAX_SRC];
-	struct reduce_args args = {
-		.src = src,
-		.nsrc = piece->nsrc,
-		.count = n,
-		.dtype = sig->dtype,
-		.op = sig->op,
-	};
-	uint64_t bytes = n * ctx->esize;
-	uint64_t off = skip * ctx->esize;
-
-	for (uint32_t i = 0; i < piece->nsrc; i++) {
-		src[i].ptr = refs[i].space == PLAN_WIRE
-				     ? wire
-				     : op_ref(ctx, run, &refs[i], first, lo) + off;
-		src[i].scaled = refs[i].raw;
-		src[i].scalar = refs[i].raw ? ctx->op->posts[refs[i].lrank].scalar : 0;
-	}
-	if (piece->final && sig->op == REDOP_AVG && coll_kind_reduces(sig->kind)) {
-		args.divisor = ctx->comm->nranks;
-	}
-	args.dst = op_ref(ctx, run, &refs[piece->nsrc], first, lo) + off;
-	if (piece->final && piece->nsrc == 1 && sig->op >= REDOP_LAND) {
-		/* One rank alone: its logical result is 0 or 1, too: x or x. */
-		src[1] = src[0];
-		args.nsrc = 2;
-		args.op = REDOP_LOR;
-	}
-	if (args.nsrc > 1) {
-		COMM_COUNT(c, bytes_reduced, bytes);
-	} else if (args.dst != src[0].ptr) {
-		COMM_COUNT(c, bytes_local, bytes);
-	}
-	reduce_run(&args);
-	for (uint32_t i = 1; i < piece->ndst; i++) {
-		uint8_t *dst = op_ref(ctx, run, &refs[piece->nsrc + i], first, lo) + off;
-
-		if (dst != args.dst) {
-			memmove(dst, args.dst, bytes); /* a client that lies may overlap them */
-			COMM_COUNT(c, bytes_local, bytes);
-		}
-	}
-}
-
-/* One slice of a local step. Return: true when the step is done. */
-static bool local_slice(struct step_state *st)
-{
-	struct op_run *run = st->run;
-	const struct plan_step *step = step_of(st);
-	uint64_t budget = OP_SLICE / run->ctx->esize;
-
-	while (st->piece < step->npieces) {
-		const struct plan_piece *piece =
-			&run->ctx->entry->plan->pieces[step->first_piece + st->piece];
-		uint64_t first, lo, n, now;
-
-		if (budget == 0) {
-			return false;
-		}
-		op_piece(run->ctx, run, piece, &first, &lo, &n);
-		now = MIN(n - st->offset, budget);
-		if (now) {
-			piece_combine(run, piece, first, lo, st->offset, now, NULL);
-		}
-		budget -= now;
-		st->offset += now;
-		if (st->offset == n) {
-			st->offset = 0;
-			st->piece++;
-		}
-	}
-	return true;
-}
-
 /* ---- messages ----------------------------------------------------------------------------- */
 
-/* Describes the memory of a message: one iovec a piece that is not empty. */
-static uint32_t step_iov(struct step_state *st, uint64_t *ret_length)
+uint32_t step_iov(struct step_state *st, uint64_t *ret_length)
 {
 	struct op_run *run = st->run;
 	const struct op_ctx *ctx = run->ctx;
@@ -312,9 +220,9 @@ void op_run_steps(struct op_run *run)
 		}
 		st = &run->steps[run->ready[at]];
 		if (step_of(st)->kind == PLAN_LOCAL) {
-			if (local_slice(st)) {
+			if (step_work(st)) {
 				run->ready[at] = run->ready[--run->nready];
-				step_done(st);
+				step_settle(st);
 			}
 			break; /* one slice a turn: others get theirs */
 		}
@@ -407,7 +315,6 @@ static struct step_state *claim(struct op *op, uint32_t host, const struct wire_
 struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h)
 {
 	struct step_state *st = claim(op, host, h);
-	uint64_t length;
 
 	if (!st) {
 		return NULL;
@@ -421,32 +328,11 @@ struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct 
 	st->target.object = st;
 	st->recv.user = &st->target;
 	st->recv.account = op->comm->params.view;
-	if (step_of(st)->kind == PLAN_RECV) {
-		st->recv.niov = step_iov(st, &length);
-		st->recv.iov = st->recv.niov ? st->iov : NULL;
-	}
+	step_place(st);
 	st->state = STEP_ARRIVING;
 	op->ctx->held++;
 	op->last_progress = op->comm->progress->now;
 	return &st->recv;
-}
-
-/* The part of a RECV piece that has landed (or lies in @data) goes to its destinations. */
-static void receive_piece(struct op_run *run, const struct plan_piece *piece, uint64_t first,
-			  uint64_t lo, uint64_t off, uint64_t bytes, const void *data)
-{
-	const struct op_ctx *ctx = run->ctx;
-	const struct plan_ref *refs = &ctx->entry->plan->refs[piece->first_ref];
-	uint8_t *at = op_ref(ctx, run, &refs[0], first, lo) + off;
-
-	if (data) {
-		memcpy(at, data, bytes);
-		COMM_COUNT(ctx->comm, bytes_copied, bytes);
-	}
-	for (uint32_t i = 1; i < piece->ndst; i++) {
-		memmove(op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
-		COMM_COUNT(ctx->comm, bytes_local, bytes);
-	}
 }
 
 void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, uint64_t size)
@@ -454,6 +340,7 @@ void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, 
 	struct op_run *run = st->run;
 	const struct op_ctx *ctx = run->ctx;
 	const struct plan_step *step = step_of(st);
+	struct slice_moved moved = {0};
 	const uint8_t *at = data;
 	uint64_t begin = 0;
 
@@ -461,6 +348,9 @@ void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, 
 		return;
 	}
 	ctx->op->last_progress = ctx->comm->progress->now;
+	if (st->deferred) {
+		return;
+	}
 	for (uint32_t i = 0; i < step->npieces && size; i++) {
 		const struct plan_piece *piece = &ctx->entry->plan->pieces[step->first_piece + i];
 		uint64_t first, lo, n, bytes, skip, now;
@@ -474,16 +364,17 @@ void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, 
 		skip = offset - begin;
 		now = MIN(bytes - skip, size);
 		if (step->kind == PLAN_RECV_REDUCE) {
-			piece_combine(run, piece, first, lo, skip / ctx->esize, now / ctx->esize,
-				      at);
+			slice_combine(run, piece, first, lo, skip / ctx->esize, now / ctx->esize,
+				      at, &moved);
 		} else {
-			receive_piece(run, piece, first, lo, skip, now, at);
+			slice_spread(run, piece, first, lo, skip, now, at, &moved);
 		}
 		at = at ? at + now : NULL;
 		offset += now;
 		size -= now;
 		begin += bytes;
 	}
+	step_account(ctx->comm, &moved);
 }
 
 /* Receives that are not yet posted look for themselves when their turn comes. */
@@ -526,6 +417,7 @@ void op_abandon(struct engine_comm *c, struct engine_peer *peer)
 				if (st->state == STEP_ARRIVING &&
 				    c->params.peers[step_of(st)->peer] == peer) {
 					st->state = STEP_DONE;
+					step_unstage(st);
 					op_unhold(ctx);
 				}
 				if (op->state != OP_ZOMBIE) {
@@ -542,7 +434,12 @@ void op_recv_done(struct step_state *st)
 
 	if (ctx->op->state == OP_ACTIVE) {
 		counter_add(&ctx->comm->params.view->bytes_received, st->length);
-		step_done(st);
+		if (st->deferred) {
+			step_work_received(st);
+		}
+		step_settle(st);
+	} else {
+		step_unstage(st);
 	}
 	op_unhold(ctx);
 }

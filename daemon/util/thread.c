@@ -81,6 +81,22 @@ int thread_start(struct thread *t, const char *name, int cpu, void (*fn)(void *a
 	return 0;
 }
 
+/* See thread.h. A kernel that knows more CPUs than the set holds says EINVAL. */
+unsigned int thread_cpus(void)
+{
+	for (size_t ncpu = CPU_SETSIZE; ncpu <= 64 * CPU_SETSIZE; ncpu *= 2) {
+		size_t size = CPU_ALLOC_SIZE(ncpu);
+		cpu_set_t *set = CPU_ALLOC(ncpu);
+		int n = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+
+		CPU_FREE(set);
+		if (n > 0) {
+			return (unsigned int)n;
+		}
+	}
+	return 1;
+}
+
 /* See thread.h. */
 void thread_join(struct thread *t)
 {

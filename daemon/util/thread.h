@@ -36,6 +36,8 @@ struct thread {
  * Return: 0, THREAD_E_CPU, negative errno
  */
 int thread_start(struct thread *t, const char *name, int cpu, void (*fn)(void *arg), void *arg);
+/* How many CPUs the calling thread may run on; at least 1. */
+unsigned int thread_cpus(void);
 /* Waits for its end. Harmless when it was never started. */
 void thread_join(struct thread *t);
 

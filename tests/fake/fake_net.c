@@ -386,6 +386,11 @@ const struct thread_view *engine_thread_view(const struct engine *engine)
 	return &view;
 }
 
+const struct thread_view *engine_worker_view(const struct engine *engine, unsigned int index)
+{
+	return NULL;
+}
+
 int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
 {
 	*ret = calloc(1, sizeof(**ret));

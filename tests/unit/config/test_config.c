@@ -45,6 +45,7 @@ Test(config, defaults_need_no_file)
 	cr_assert_eq(c->log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(c->port, 4870);
 	cr_assert_eq(c->progress_cpu, -1);
+	cr_assert_eq(c->reduce_threads, VALUE_IS_AUTO);
 	cr_assert_eq(c->admin_group.gid, -1);
 	cr_assert_eq(c->tenants[0].max_bytes, 1ull << 40);
 	cr_assert_eq(config_tenant_of(c, 4711), &c->tenants[0]);
@@ -56,15 +57,16 @@ Test(config, values)
 	struct config_report report = {0};
 	struct config *c;
 
-	c = parse(
-		"# comment\n[daemon]\r\nlog_level = debug # why\nsocket_mode=0660\n\n"
-		"progress_cpu = 3\nadmin_group = 12\n[peer]\nlisten = 10.0.0.1, fd00::1 10.0.0.2\n"
-		"congestion =\n[tenant a b]\nusers = 0 1\nmax_bytes = 3g\nmax_comms=7\n[daemon]\n"
-		"idle_exit_s = 5\n[tenant c]\nmax_bytes = unlimited",
-		&report, 0);
+	c = parse("# comment\n[daemon]\r\nlog_level = debug # why\nsocket_mode=0660\n\n"
+		  "progress_cpu = 3\nreduce_threads = 16\nadmin_group = 12\n[peer]\nlisten = "
+		  "10.0.0.1, fd00::1 10.0.0.2\n"
+		  "congestion =\n[tenant a b]\nusers = 0 1\nmax_bytes = 3g\nmax_comms=7\n[daemon]\n"
+		  "idle_exit_s = 5\n[tenant c]\nmax_bytes = unlimited",
+		  &report, 0);
 	cr_assert_eq(c->log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(c->socket_mode, 0660);
 	cr_assert_eq(c->progress_cpu, 3);
+	cr_assert_eq(c->reduce_threads, 16);
 	cr_assert_eq(c->listen.count, 3);
 	cr_assert_str_eq(c->listen.items[1], "fd00::1");
 	cr_assert_str_eq(c->congestion, "");
@@ -107,6 +109,10 @@ Test(config, errors_name_line_value_allowed_and_mend)
 	refuse("[peer]\nport = 1\nport = 2", "f:3: port was set in line 2 already");
 	refuse("[peer]\n\x01", "control character");
 	refuse("[daemon]\nlog_level = loud", "allowed: error, warning, info or debug");
+	refuse("[daemon]\nreduce_threads = 17",
+	       "f:2: reduce_threads: '17' is out of range; allowed: auto, or a number, 0 to 16");
+	refuse("[daemon]\nreduce_threads = -1", "'-1' is out of range");
+	refuse("[daemon]\nreduce_threads = some", "'some' is not a number; allowed: auto, or");
 	refuse("[daemon]\nsocket_mode = 0999", "in octal, 0000 to 0777");
 	refuse("[daemon]\nsocket =", "'' is empty");
 	refuse("[tenant default]\nusers = 1", "is everybody who is in no other tenant");

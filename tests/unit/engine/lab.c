@@ -96,7 +96,11 @@ static void *map(size_t size)
 
 static void make_engine(struct lab *lab, uint32_t h)
 {
+	/* Every test of the engine runs without reduction threads and with some. */
+	const char *threads = getenv("LAB_REDUCE_THREADS");
 	struct engine_options o = {
+		.reduce_threads = threads ? atoi(threads) : 0,
+		.reduce_min = 2048, /* much is worth it */
 		.chunk = 64 << 10,
 		.eager = 16 << 10,
 		.eager_credits = 8,
