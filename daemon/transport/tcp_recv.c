@@ -223,7 +223,9 @@ static bool fragment_begin(struct tcp_stream *s, const struct wire_header *h)
 	s->slot = slot;
 	s->offset = s->position = h->offset;
 	s->size = s->left = h->fragment;
-	s->large = h->fragment > TCP_LARGE;
+	if (h->fragment > 0) { /* grants come between large fragments: they tell nothing */
+		s->large = h->fragment > TCP_LARGE;
+	}
 	s->carried = 0;
 	s->cursor = (struct tcp_cursor){0, 0};
 	if (!slot) {
@@ -407,7 +409,8 @@ static uint32_t receive_map(struct tcp_stream *s, struct iovec *iov, uint64_t *r
 	iov[n].iov_base = s->buffer + s->end;
 	iov[n].iov_len = TCP_BUFFER - s->end;
 	if (s->large) {
-		iov[n].iov_len = recv ? WIRE_SIZE : MIN(iov[n].iov_len, 4096u);
+		assert(s->end < WIRE_SIZE); /* or tcp_stream_parse() had taken it */
+		iov[n].iov_len = WIRE_SIZE - s->end;
 	}
 	*ret_bytes += iov[n++].iov_len;
 	return n;
