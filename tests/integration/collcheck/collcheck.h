@@ -57,6 +57,7 @@ int mode_mismatch(struct collcheck *cc);
 int mode_churn(struct collcheck *cc);
 int mode_quota(struct collcheck *cc);
 int mode_comms(struct collcheck *cc);
+int mode_count(struct collcheck *cc);
 
 /* Says "rank R: what: STATUS: sentence". Return: 1. */
 int collcheck_failed(const struct collcheck *cc, const char *what, int status);

@@ -24,6 +24,7 @@ static const struct {
 	{"matrix", mode_matrix}, {"bits", mode_bits},	{"random", mode_random},
 	{"loop", mode_loop},	 {"post", mode_post},	{"mismatch", mode_mismatch},
 	{"churn", mode_churn},	 {"quota", mode_quota}, {"comms", mode_comms},
+	{"count", mode_count},
 };
 
 int collcheck_failed(const struct collcheck *cc, const char *what, int status)
