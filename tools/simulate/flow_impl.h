@@ -19,12 +19,12 @@
 #define FLOW_NONE UINT32_MAX
 
 enum flow_event {
-	EV_CPU,	   /* the progress thread has done what it was at */
 	EV_POST,   /* a send may go */
 	EV_SENT,   /* has left its host */
 	EV_UPLINK, /* its first byte is at the rack's way out */
 	EV_WIRE,   /* its first byte is at the receiver's NIC */
 	EV_LANDED, /* its last one */
+	EV_CPU, /* the progress thread is free; last, so it knows what else there is at that time */
 };
 
 struct flow_task {

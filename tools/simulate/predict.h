@@ -17,7 +17,7 @@
 
 /* Segments of the two runs whose difference is the steady state. */
 #define PREDICT_SHORT 24u
-#define PREDICT_LONG 40u
+#define PREDICT_LONG 64u
 
 struct predictor {
 	struct link_model model;

@@ -14,7 +14,13 @@
 
 static bool before(const struct event *a, const struct event *b)
 {
-	return a->at < b->at || (a->at == b->at && a->order < b->order);
+	if (a->at != b->at) {
+		return a->at < b->at;
+	}
+	if (a->kind != b->kind) {
+		return a->kind < b->kind;
+	}
+	return a->step != b->step ? a->step < b->step : a->order < b->order;
 }
 
 void queue_deinit(struct queue *q)

@@ -4,8 +4,9 @@
 /*
  * Event queue: what happens next on virtual time
  *
- * A heap by time; what happens at the same time comes out in the order in which it was put in, so
- * that a run depends on nothing but its input.
+ * A heap by time; of what happens at the same time the lower kind comes first, then the lower step,
+ * then what was put in first. So a run depends on nothing but its input, and hosts that do the same
+ * do it in the same order.
  *
  * Thread: any, one user at a time      Owns: its array      Locks: none
  */
