@@ -145,7 +145,7 @@ def bench_failed_rank_ends_all(ctx):
 
 @test
 def bench_launchers_and_refusals(ctx):
-    """One process a rank by the environment; exit codes for a wrong line and without a daemon."""
+    """One process a rank by the environment; exit codes for what is wrong or too large."""
     with ctx.lab(1) as lab:
         daemon = Daemon(lab, lab.hosts[0])
         program = lab.program("tools/rocebench/rocebench")
@@ -163,5 +163,12 @@ def bench_launchers_and_refusals(ctx):
         wrong = lab.hosts[0].run(program, "--inflight=600", check=False)
         expect(wrong.returncode == 2 and "600" in wrong.stdout and "512" in wrong.stdout,
                wrong.stdout)
+        if not ctx.sanitized:  # they need address space without limit
+            # Memory is limited so that ranks that go on do no harm.
+            large = lab.hosts[0].run("prlimit", "--data=2147483648", "--", program, "-n2",
+                                     "--sizes=512G", f"--socket={daemon.socket}",
+                                     "--memory=plain", check=False)
+            expect(large.returncode == 1 and "half of the available memory" in large.stdout,
+                   f"{large.returncode}: {large.stdout}")
         gone = lab.hosts[0].run(program, f"--socket={lab.dir}/none", check=False)
         expect(gone.returncode == 3, f"{gone.returncode}: {gone.stdout}")

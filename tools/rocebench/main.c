@@ -62,6 +62,9 @@ static int measure_all(struct measure *m)
 
 			report_next(&report, id, bytes);
 			r = measure_row(m, id, bytes, &row);
+			if (r == MEASURE_REFUSED) {
+				return ROCEBENCH_FAILED;
+			}
 			if (r != ROCE_OK) {
 				return failed(bench_get(id)->name, r);
 			}

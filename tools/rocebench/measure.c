@@ -205,8 +205,13 @@ static int measure_plan(const struct measure *m, struct plan *plan, struct row *
 {
 	struct memory memory;
 	struct post post = {NULL};
+	bool fits;
 	int r;
 
+	r = memory_fits(plan, m->comm, &fits);
+	if (r != ROCE_OK || !fits) {
+		return r == ROCE_OK ? MEASURE_REFUSED : r;
+	}
 	r = memory_init(&memory, m->client, m->options->plain, plan);
 	if (r == ROCE_OK && post_init(&post, plan, m->comm, m->compute) < 0) {
 		r = ROCE_ERR_NO_MEMORY;

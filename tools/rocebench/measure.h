@@ -44,7 +44,9 @@ struct row {
 	size_t wrong; /* elements, of all ranks */
 };
 
-/* Collective over all ranks, the same row on each. Return: a roce status. */
+#define MEASURE_REFUSED (-1) /* on all ranks; the reason was told */
+
+/* Collective over all ranks, the same row on each. Return: a roce status or MEASURE_REFUSED. */
 int measure_row(const struct measure *m, enum bench_id id, size_t bytes, struct row *ret);
 /* The longest of all ranks, for each of @n times. Return: a roce status. */
 int measure_longest(struct roce_comm *comm, double *seconds, size_t n);

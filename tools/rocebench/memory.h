@@ -24,6 +24,13 @@ struct memory {
 	uint8_t *send, *recv;
 };
 
+/*
+ * Is there memory for this plan on every host? At most half of what is available, since several
+ * "hosts" may be one machine, and plain memory is staged besides. Collective, before anything is
+ * allocated: a host that runs out of memory kills what has nothing to do with it. Says what is
+ * missing on standard error. Return: a roce status; *ret_fits is the same on all ranks.
+ */
+int memory_fits(const struct plan *plan, struct roce_comm *comm, bool *ret_fits);
 /* Sets the plan's .send and .recv. Return: 0 or a roce status; release in either case. */
 int memory_init(struct memory *memory, struct roce_client *client, bool plain, struct plan *plan);
 void memory_deinit(struct memory *memory);
