@@ -130,26 +130,30 @@ static int samples_by_time(struct samples *samples, const struct measure *m, str
 	return ROCE_OK;
 }
 
-/* Unless a number was asked for, long repetitions need no more than the time of a row. */
+/*
+ * A number that was asked for is made in one go, with nothing in between. Otherwise a few, one by
+ * one, since long repetitions need no more than the time of a row.
+ */
 static int warm_up(struct samples *samples, const struct measure *m, struct post *post,
 		   double *ret_one)
 {
-	unsigned long n = m->options->warmup_given ? m->options->warmup : WARMUP;
+	bool given = m->options->warmup_given;
+	unsigned long n = given ? m->options->warmup : WARMUP, step = given ? n : 1;
 	double took = 0, all = 0;
 	int r;
 
-	for (unsigned long i = 0; i < n; i++) {
-		r = samples_add(samples, m, post, 1, &took);
+	for (unsigned long i = 0; i < n; i += step) {
+		r = samples_add(samples, m, post, step, &took);
 		if (r != ROCE_OK) {
 			return r;
 		}
 		all += took;
-		if (!m->options->warmup_given && all > m->options->seconds) {
+		if (!given && all > m->options->seconds) {
 			break;
 		}
 	}
 	samples->n = 0;
-	*ret_one = took > 0 ? took : m->options->seconds;
+	*ret_one = took > 0 ? took / (double)step : m->options->seconds;
 	return ROCE_OK;
 }
 
