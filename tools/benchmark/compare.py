@@ -124,6 +124,7 @@ def reap(lab):
     """Ends what is left in the lab's network namespaces, which nobody else can be in."""
     holders = {host.holder.pid for host in lab.hosts}
     spaces = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in holders}
+    spaces.discard(os.stat("/proc/self/ns/net").st_ino)
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in holders:
             try:

@@ -51,12 +51,13 @@ def goal_text(row, goals):
 
 
 def reached(row, goals, time, others):
-    """Whether all goals are met; None when one cannot be told."""
+    """Whether all goals are met; None when that cannot be told."""
     if row.coll == "comm":
         return time <= (rows.COMM_FLOOR_US if goals is row.floor else rows.COMM_AIM_US)
-    if not goals or any(others.get(s) is None for s in goals):
-        return None
-    return all(others[s] / time >= value for s, value in goals.items())
+    known = {s: value for s, value in goals.items() if others.get(s) is not None}
+    if any(others[s] / time < value for s, value in known.items()):
+        return False
+    return True if known and len(known) == len(goals) else None
 
 
 def verdict(row, time, others):
@@ -67,7 +68,7 @@ def verdict(row, time, others):
         return "aim"
     if floor:
         return "floor"
-    return "no" if floor is False else ""
+    return "no" if floor is False else "cannot tell"
 
 
 def table(data, figures, congestion, variant, cores):
@@ -78,7 +79,9 @@ def table(data, figures, congestion, variant, cores):
              *(f"vs {NAMES[s]}" for s in systems), "floor", "aim", "met", "reps"]
     lines = [" | ".join(heads), " | ".join(["---"] * 2 + ["---:"] * (2 + 2 * len(systems))
                                            + ["---"] * 3 + ["---:"])]
-    limits = data["limits"][congestion]
+    # What rocecomm may reach is what its own congestion control allows.
+    limits = data["limits"].get(OURS if variant == "own" else congestion,
+                                data["limits"][congestion])
     for row in rows.all_rows():
         ours = best(figures, congestion, "rocecomm", row, variant)
         others = {s: best(figures, congestion, s, row) for s in systems}

@@ -59,15 +59,18 @@ class Launch:
                 process.wait()
             self.lab.processes.remove(process)
 
+    def output(self, number):
+        with open(self.started[number][1], encoding="utf-8", errors="replace") as f:
+            return f.read()
+
     def results(self):
         """The JSON objects that the first process printed."""
         found = []
-        with open(self.started[0][1], encoding="utf-8", errors="replace") as f:
-            for line in f:
-                try:
-                    found += [json.loads(line)] if line.startswith("{") else []
-                except json.JSONDecodeError:
-                    pass  # cut off by the end of the process
+        for line in self.output(0).split("\n"):
+            try:
+                found += [json.loads(line)] if line.startswith("{") else []
+            except json.JSONDecodeError:
+                pass  # cut off by the end of the process
         return found
 
     def errors(self):
@@ -194,7 +197,8 @@ class OpenMpi(System):
         slots = ",".join(f"{host.address}:{ranks}" for host in self.lab.hosts)
         mca = {"plm_rsh_agent": os.path.join(HERE, "plm_rsh_agent"),
                "orte_leave_session_attached": "1", "pml": "ob1", "btl": "tcp,self,vader",
-               "btl_tcp_if_include": INTERFACE, "oob_tcp_if_include": INTERFACE}
+               "btl_tcp_if_include": INTERFACE, "oob_tcp_if_include": INTERFACE,
+               "orte_tmpdir_base": self.lab.dir}
         with Launch(self.lab) as launch:
             launch.start(first, [
                 "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
