@@ -12,12 +12,18 @@
 #include <string.h>
 
 #include "proto/base.h"
+#include "tools/simulate/derive.h"
+#include "tools/simulate/fit.h"
 #include "tools/simulate/grid.h"
 #include "tools/simulate/simulate.h"
 
 struct arguments {
 	struct grid grid;
 	bool models;
+	bool derive;
+	enum derive_form form;
+	const char *calibrate; /* file */
+	bool lowest;
 };
 
 static void print_models(void)
@@ -147,13 +153,76 @@ static int change_model(struct link_model *m, const char *text)
 	return 0;
 }
 
+static int take_form(struct arguments *args, const char *name)
+{
+	args->derive = true;
+	args->form = DERIVE_TABLE;
+	if (name && strcmp(name, "def") == 0) {
+		args->form = DERIVE_DEF;
+	} else if (name && strcmp(name, "rules") == 0) {
+		args->form = DERIVE_RULES;
+	} else if (name) {
+		return complain("derive", "def or rules, or nothing");
+	}
+	return 0;
+}
+
+static int run_derive(const struct arguments *args)
+{
+	const struct link_model *m = &args->grid.model;
+	struct derived d;
+	int r = derive(m, args->grid.colls ? args->grid.colls : UINT32_MAX, &d);
+
+	if (!r) {
+		derive_print(&d, m, args->form, stdout);
+	}
+	return r;
+}
+
+static int run_calibrate(const struct arguments *args)
+{
+	FILE *in = fopen(args->calibrate, "re");
+	char *line = NULL;
+	size_t size = 0;
+	struct fit *f;
+	int r;
+
+	if (!in) {
+		return -errno;
+	}
+	r = fit_new(&args->grid.model, args->lowest, &f);
+	while (!r && getline(&line, &size, in) > 0) {
+		r = fit_add(f, line);
+	}
+	free(line);
+	fclose(in);
+	if (!r && f->ncases == 0) {
+		r = complain("calibrate", "the file has no line that a plan could be held against");
+	}
+	r = r ? r : fit_search(f);
+	if (!r) {
+		fit_print(f, args->grid.json, stdout);
+	}
+	fit_free(f);
+	return r;
+}
+
 static const struct option options[] = {
-	{"model", required_argument, NULL, 'm'}, {"set", required_argument, NULL, 's'},
-	{"coll", required_argument, NULL, 'c'},	 {"algo", required_argument, NULL, 'a'},
-	{"hosts", required_argument, NULL, 'n'}, {"ranks", required_argument, NULL, 'r'},
-	{"sizes", required_argument, NULL, 'b'}, {"full", no_argument, NULL, 'f'},
-	{"json", no_argument, NULL, 'j'},	 {"models", no_argument, NULL, 'l'},
-	{"help", no_argument, NULL, 'h'},	 {NULL, 0, NULL, 0},
+	{"model", required_argument, NULL, 'm'},
+	{"set", required_argument, NULL, 's'},
+	{"coll", required_argument, NULL, 'c'},
+	{"algo", required_argument, NULL, 'a'},
+	{"hosts", required_argument, NULL, 'n'},
+	{"ranks", required_argument, NULL, 'r'},
+	{"sizes", required_argument, NULL, 'b'},
+	{"full", no_argument, NULL, 'f'},
+	{"json", no_argument, NULL, 'j'},
+	{"models", no_argument, NULL, 'l'},
+	{"help", no_argument, NULL, 'h'},
+	{"derive", optional_argument, NULL, 'd'},
+	{"calibrate", required_argument, NULL, 'k'},
+	{"lowest", no_argument, NULL, 'w'},
+	{NULL, 0, NULL, 0},
 };
 
 static int take_option(struct arguments *args, int c)
@@ -166,7 +235,7 @@ static int take_option(struct arguments *args, int c)
 	case 's':
 		return change_model(&g->model, optarg);
 	case 'c':
-		return parse_names("coll", optarg, coll_kind_name, COLL_ALLGATHERV, &g->colls);
+		return parse_names("coll", optarg, coll_kind_name, COLL_SEND, &g->colls);
 	case 'a':
 		return parse_names("algo", optarg, coll_algo_name, COLL_ALGO_COUNT_, &g->algos);
 	case 'n':
@@ -183,6 +252,14 @@ static int take_option(struct arguments *args, int c)
 		return 0;
 	case 'l':
 		args->models = true;
+		return 0;
+	case 'd':
+		return take_form(args, optarg);
+	case 'k':
+		args->calibrate = optarg;
+		return 0;
+	case 'w':
+		args->lowest = true;
 		return 0;
 	default:
 		return -EINVAL;
@@ -213,8 +290,14 @@ int simulate_data(int argc, char **argv)
 		print_models();
 		return SIMULATE_OK;
 	}
-	grid_defaults(&args.grid);
-	r = grid_run(&args.grid);
+	if (args.calibrate) {
+		r = run_calibrate(&args);
+	} else if (args.derive) {
+		r = run_derive(&args);
+	} else {
+		grid_defaults(&args.grid);
+		r = grid_run(&args.grid);
+	}
 	if (r) {
 		fprintf(stderr, "rocecomm-simulate data: %s\n", strerror(-r));
 		return SIMULATE_FAILED;
