@@ -338,8 +338,15 @@ bool workers_pop(struct workers *w, struct slice *ret)
 
 bool workers_help(struct workers *w, struct slice_moved *ret)
 {
-	struct work *work = work_take(w);
+	uint64_t untaken = atomic_load_explicit(&w->head, memory_order_relaxed) -
+			   atomic_load_explicit(&w->tail, memory_order_relaxed);
+	struct work *work;
 
+	for (unsigned int i = 0; untaken && i < w->options.threads; i++) {
+		untaken -= atomic_load_explicit(&w->workers[i].state, memory_order_relaxed) ==
+			   WORKER_LOOKING;
+	}
+	work = untaken ? work_take(w) : NULL;
 	if (!work) {
 		return false;
 	}

@@ -60,7 +60,10 @@ const struct thread_view *workers_view(const struct workers *w, unsigned int ind
 bool workers_push(struct workers *w, const struct slice *s, unsigned int spare);
 /* A slice that is done, in no order. Return: false if there is none. */
 bool workers_pop(struct workers *w, struct slice *ret);
-/* Does a slice that nobody has taken. Return: false if there is none. */
+/*
+ * Does a slice that nobody has taken and no worker is about to take: those that look for work leave
+ * the caller to what only he can do. Return: false if there is none.
+ */
 bool workers_help(struct workers *w, struct slice_moved *ret);
 /* Slices that are handed out and not popped. */
 unsigned int workers_out(const struct workers *w);
