@@ -89,7 +89,7 @@ static int decoder_open(struct frame_decoder *d)
 	if (type == 0 || h[6] > LIMIT_FRAME_FDS || h[7] != 0) {
 		return FRAME_E_INVALID;
 	}
-	if (length > LIMIT_FRAME_BODY || length > d->max_body) {
+	if (length > LIMIT_PEER_BODY || length > d->max_body) {
 		return FRAME_E_TOO_BIG;
 	}
 	if (length > 0) {
@@ -161,11 +161,18 @@ void frame_encode_header(uint8_t *header, uint16_t type, uint8_t nfds, uint64_t 
 int frame_pack(uint16_t type, uint8_t nfds, uint64_t serial, const void *msg, uint8_t **ret,
 	       size_t *ret_size)
 {
+	return frame_pack_limit(type, nfds, serial, msg, LIMIT_FRAME_BODY, ret, ret_size);
+}
+
+/* See frame.h. */
+int frame_pack_limit(uint16_t type, uint8_t nfds, uint64_t serial, const void *msg, uint32_t limit,
+		     uint8_t **ret, size_t *ret_size)
+{
 	const ProtobufCMessage *message = msg;
 	size_t length = protobuf_c_message_get_packed_size(message);
 	uint8_t *buf;
 
-	if (length > LIMIT_FRAME_BODY) {
+	if (length > limit) {
 		return FRAME_E_TOO_BIG;
 	}
 	buf = malloc(FRAME_HEADER + length);

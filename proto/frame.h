@@ -31,7 +31,7 @@
 
 enum {
 	FRAME_E_MORE = 1,    /* needs more bytes */
-	FRAME_E_TOO_BIG = 2, /* length above LIMIT_FRAME_BODY */
+	FRAME_E_TOO_BIG = 2, /* length above the limit */
 	FRAME_E_INVALID = 3, /* reserved byte set, nfds above LIMIT_FRAME_FDS, type 0 */
 };
 
@@ -47,7 +47,7 @@ struct frame_decoder {
 	uint8_t header[FRAME_HEADER];
 	size_t have; /* bytes of header and body so far */
 	struct frame frame;
-	uint32_t max_body; /* may be lowered by the owner */
+	uint32_t max_body; /* LIMIT_FRAME_BODY at first; may be changed by the owner */
 };
 
 void frame_decoder_init(struct frame_decoder *d);
@@ -74,5 +74,8 @@ void frame_encode_header(uint8_t *header, uint16_t type, uint8_t nfds, uint64_t 
  */
 int frame_pack(uint16_t type, uint8_t nfds, uint64_t serial, const void *msg, uint8_t **ret,
 	       size_t *ret_size);
+/* The same with another limit than LIMIT_FRAME_BODY. */
+int frame_pack_limit(uint16_t type, uint8_t nfds, uint64_t serial, const void *msg, uint32_t limit,
+		     uint8_t **ret, size_t *ret_size);
 
 #endif

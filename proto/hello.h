@@ -25,8 +25,12 @@
 #define HELLO_MAGIC_CLIENT "ROCECOMM"
 #define HELLO_MAGIC_PEER "ROCEPEER"
 
+/* Between client and daemon. */
 #define PROTOCOL_VERSION_MIN 1
 #define PROTOCOL_VERSION_MAX 1
+/* Between daemons. */
+#define PROTOCOL_PEER_VERSION_MIN 2
+#define PROTOCOL_PEER_VERSION_MAX 2
 
 enum { HELLO_E_MAGIC = 1, HELLO_E_VERSION = 2 };
 

@@ -15,17 +15,19 @@
 /* Socket framing (client and peer control links). */
 #define LIMIT_FRAME_BODY (1u << 20) /* bytes of one message behind its header */
 #define LIMIT_FRAME_FDS 8	    /* descriptors with one message */
+/* Of a message between daemons that have agreed on their link. */
+#define LIMIT_PEER_BODY (16u << 20)
 
 /* Session page. */
 #define LIMIT_RING_SLOTS 1024 /* submission ring, power of two */
 #define LIMIT_TICKETS 4096    /* operations of one session that may be in flight */
 
 /* Communicators. */
-#define LIMIT_COMM_WINDOW 512  /* collectives of one rank in flight on one communicator */
-#define LIMIT_P2P_WINDOW 512   /* sends plus receives of one rank in flight on one communicator */
-#define LIMIT_COMM_RANKS 65536 /* ranks of one communicator */
-#define LIMIT_COMM_HOSTS 16384 /* hosts of one communicator */
-#define LIMIT_LOCAL_RANKS 64   /* ranks of one communicator on one host */
+#define LIMIT_COMM_WINDOW 512	/* collectives of one rank in flight on one communicator */
+#define LIMIT_P2P_WINDOW 512	/* sends plus receives of one rank in flight on one communicator */
+#define LIMIT_COMM_RANKS 131072 /* ranks of one communicator */
+#define LIMIT_COMM_HOSTS 16384	/* hosts of one communicator */
+#define LIMIT_LOCAL_RANKS 64	/* ranks of one communicator on one host */
 #define LIMIT_SESSION_BUFFERS 65535 /* buffer ids of one session: 1 .. this */
 #define LIMIT_SESSION_COMMS 4096    /* communicator handles of one session: 1 .. this */
 #define LIMIT_UNIQUE_ID 256	    /* bytes of a unique id */

@@ -122,6 +122,12 @@ static void session_comm_ready(struct member *m)
 	msg.host_of_rank = c->layout->host_of;
 	msg.path = path;
 	msg.uid = c->plan->wire;
+	if (rocecomm__comm_ready__get_packed_size(&msg) > LIMIT_FRAME_BODY) {
+		/* Of very many hosts, names are enough. */
+		for (uint32_t h = 0; h < c->nhosts; h++) {
+			hosts[h].host_id.len = 0;
+		}
+	}
 	session_send(sc->session, MSG_COMM_READY, sc->serial, &msg, NULL, 0);
 }
 

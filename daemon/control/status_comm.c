@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "coll/coll.h"
+#include "job/roster.h"
 #include "proto/types.h"
 #include "util/clock.h"
 
@@ -42,7 +43,7 @@ int status_comm_compare(const void *a, const void *b)
 static struct survey_rank rank_state(const struct progress_view *v, uint32_t rank)
 {
 	const struct communicator *c = v->c;
-	struct survey_rank state = {.known = false, .pid = c->plan->ranks[rank]->pid};
+	struct survey_rank state = {.known = false, .pid = c->plan->pids[rank]};
 	uint64_t last;
 
 	if (c->layout->host_of[rank] == c->host) {
@@ -113,8 +114,8 @@ static void put_rank(struct json *j, const struct progress_view *v, uint32_t ran
 	json_open(j, NULL);
 	json_uint(j, "rank", rank);
 	json_string(j, "host", c->plan->hosts[c->layout->host_of[rank]]->name);
-	json_uint(j, "pid", c->plan->ranks[rank]->pid);
-	json_string(j, "client", c->plan->ranks[rank]->client);
+	json_uint(j, "pid", c->plan->pids[rank]);
+	json_string(j, "client", roster_client(c->plan, rank));
 	json_bool(j, "local", c->layout->host_of[rank] == c->host);
 	json_bool(j, "gone", c->gone[rank]);
 	put_state(j, &state);
@@ -215,7 +216,7 @@ static void put_hosts(struct json *j, const struct communicator *c)
 	for (uint32_t h = 0; h < c->nhosts; h++) {
 		json_open(j, NULL);
 		json_string(j, "name", c->plan->hosts[h]->name);
-		json_string(j, "state", h == c->host ? "self" : c->links[h] ? "up" : "lost");
+		json_string(j, "state", communicator_host_state(c, h));
 		json_uint(j, "ranks", coll_nlocal(c->layout, h));
 		json_close(j);
 	}

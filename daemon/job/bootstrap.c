@@ -16,6 +16,7 @@
 #include "job/formation.h"
 #include "job/hostlink.h"
 #include "job/member.h"
+#include "job/roster.h"
 #include "proto/base.h"
 #include "proto/msg.h"
 #include "util/log.h"
@@ -23,7 +24,8 @@
 #define MISSING_NAMED 8 /* ranks that a sentence names one by one */
 
 struct rendezvous_host {
-	struct hostlink *link; /* NULL: this host */
+	struct hostlink *link; /* NULL: this host, or its visit is over */
+	bool own;
 	Rocecomm__Peer__Host *info;
 	uint32_t nranks;
 	uint32_t index; /* in the communicator, while its plan is made */
@@ -46,8 +48,9 @@ struct rendezvous {
 	uint64_t deadline;
 	struct hashmap ranks; /* struct rendezvous_rank by number */
 	struct rendezvous_host *hosts;
-	uint32_t nhosts;
-	char note[256]; /* something odd that the time-out's sentence mentions */
+	uint32_t nhosts, hosts_room;
+	struct hashmap by_id; /* index + 1 in hosts, by host_id */
+	char note[256];	      /* something odd that the time-out's sentence mentions */
 };
 
 static struct rendezvous *rendezvous_free(struct rendezvous *v)
@@ -65,6 +68,7 @@ static struct rendezvous *rendezvous_free(struct rendezvous *v)
 		free(rank);
 	}
 	hashmap_deinit(&v->ranks);
+	hashmap_deinit(&v->by_id);
 	for (uint32_t h = 0; h < v->nhosts; h++) {
 		rocecomm__peer__host__free_unpacked(v->hosts[h].info, NULL);
 	}
@@ -92,6 +96,7 @@ static int rendezvous_new(struct jobs *jobs, const Rocecomm__Peer__Join *join,
 	memcpy(v->joined, join->uid.data, UID_SIZE);
 	snprintf(v->name, sizeof(v->name), "%s", join->name);
 	hashmap_init(&v->ranks);
+	hashmap_init(&v->by_id);
 	r = hashmap_put16(&jobs->rendezvous, v->joined, v);
 	if (r != 0) {
 		rendezvous_free(v);
@@ -120,6 +125,18 @@ static void refuse_host(struct jobs *jobs, struct hostlink *l, const uint8_t joi
 	hostlink_send(l, PEER_MSG_COMM_FAIL, &msg.base);
 }
 
+/* The link to a host that has joined; another visit, if the first is over. */
+static struct hostlink *rendezvous_link(const struct rendezvous *v,
+					const struct rendezvous_host *host)
+{
+	struct hostlink *l = host->link;
+
+	if (!l && !host->own && hostlink_connect(v->jobs, host->info, true, &l) < 0) {
+		return NULL;
+	}
+	return l;
+}
+
 /* Tells all that have joined; @v is gone afterwards. */
 static void rendezvous_fail(struct rendezvous *v, enum status status, const char *text)
 {
@@ -130,12 +147,15 @@ static void rendezvous_fail(struct rendezvous *v, enum status status, const char
 	log_info("communicator %s is not formed: %s", v->name, text);
 	memcpy(joined, v->joined, UID_SIZE);
 	for (uint32_t h = 0; h < v->nhosts; h++) {
-		here = here || !v->hosts[h].link;
-		if (v->hosts[h].link) {
-			refuse_host(jobs, v->hosts[h].link, joined, -1, status, text);
+		struct hostlink *l = rendezvous_link(v, &v->hosts[h]);
+
+		here = here || v->hosts[h].own;
+		if (l) {
+			refuse_host(jobs, l, joined, -1, status, text);
 		}
 	}
 	rendezvous_free(v);
+	jobs_soon(jobs); /* ends visits */
 	if (here) {
 		refuse_host(jobs, NULL, joined, -1, status, text);
 	}
@@ -195,6 +215,15 @@ static const char *join_check(const struct hostlink *l, const Rocecomm__Peer__Jo
 	if (l && memcmp(join->host->host_id.data, peer_host_id(l->peer), PEER_HOST_ID) != 0) {
 		return "it is for another host";
 	}
+	if (join->n_more >= LIMIT_LOCAL_RANKS) {
+		return "it has more ranks than a host may have";
+	}
+	for (size_t i = 0; i < join->n_more; i++) {
+		if (join->more[i]->rank >= join->size ||
+		    strlen(join->more[i]->client) >= LIMIT_NAME) {
+			return "a rank or its name is out of range";
+		}
+	}
 	return NULL;
 }
 
@@ -228,36 +257,51 @@ static const char *join_used(struct jobs *jobs, const Rocecomm__Peer__Join *join
 	return NULL;
 }
 
+static int host_add(struct rendezvous *v, const Rocecomm__Peer__Host *info, uint32_t *ret)
+{
+	struct rendezvous_host host = {.info = NULL};
+	int r;
+
+	if (v->nhosts == v->hosts_room) {
+		uint32_t room = 2 * v->hosts_room + 4;
+		struct rendezvous_host *hosts = realloc(v->hosts, room * sizeof(*hosts));
+
+		if (!hosts) {
+			return err_origin(-ENOMEM);
+		}
+		v->hosts = hosts;
+		v->hosts_room = room;
+	}
+	host.info = roster_host_copy(info);
+	if (!host.info) {
+		return err_origin(-ENOMEM);
+	}
+	r = hashmap_put16(&v->by_id, info->host_id.data, (void *)(uintptr_t)(v->nhosts + 1));
+	if (r != 0) {
+		rocecomm__peer__host__free_unpacked(host.info, NULL);
+		return err_fold(r);
+	}
+	v->hosts[v->nhosts] = host;
+	*ret = v->nhosts++;
+	return 0;
+}
+
 static int host_find(struct rendezvous *v, struct hostlink *l, const Rocecomm__Peer__Host *info,
 		     uint32_t *ret)
 {
-	struct rendezvous_host *hosts;
-	size_t size = rocecomm__peer__host__get_packed_size(info);
-	cleanup_free uint8_t *packed = NULL;
+	size_t index = (size_t)(uintptr_t)hashmap_get16(&v->by_id, info->host_id.data);
+	int r;
 
-	for (uint32_t h = 0; h < v->nhosts; h++) {
-		if (v->hosts[h].link == l) {
-			*ret = h;
-			return 0;
+	if (index > 0) {
+		*ret = (uint32_t)index - 1;
+	} else {
+		r = host_add(v, info, ret);
+		if (r < 0) {
+			return err_trace(r);
 		}
 	}
-	packed = malloc(size + 1);
-	hosts = realloc(v->hosts, (v->nhosts + 1) * sizeof(*hosts));
-	if (hosts) {
-		v->hosts = hosts;
-	}
-	if (!packed || !hosts) {
-		return err_origin(-ENOMEM);
-	}
-	rocecomm__peer__host__pack(info, packed);
-	hosts[v->nhosts] = (struct rendezvous_host){
-		.link = l,
-		.info = rocecomm__peer__host__unpack(NULL, size, packed),
-	};
-	if (!hosts[v->nhosts].info) {
-		return err_origin(-ENOMEM);
-	}
-	*ret = v->nhosts++;
+	v->hosts[*ret].own = !l;
+	v->hosts[*ret].link = l;
 	return 0;
 }
 
@@ -286,8 +330,8 @@ static int rank_add(struct rendezvous *v, struct hostlink *l, const Rocecomm__Pe
 
 static void rendezvous_complete(struct rendezvous *v);
 
-/* The list as it is and one more rank. */
-static void rendezvous_add(struct rendezvous *v, struct hostlink *l,
+/* The list as it is and one more rank. Return: false: all were refused. */
+static bool rendezvous_add(struct rendezvous *v, struct hostlink *l,
 			   const Rocecomm__Peer__Join *join)
 {
 	struct jobs *jobs = v->jobs;
@@ -305,12 +349,12 @@ static void rendezvous_add(struct rendezvous *v, struct hostlink *l,
 			 "%" PRIu32,
 			 join->rank->rank, join->host->name, join->rank->pid);
 		refuse_host(jobs, l, v->joined, (int32_t)join->rank->rank, STATUS_EXISTS, text);
-		return;
+		return true;
 	}
 	if (rank_add(v, l, join) < 0) {
 		refuse_host(jobs, l, v->joined, (int32_t)join->rank->rank, STATUS_NO_MEMORY,
 			    "the root daemon has no memory");
-		return;
+		return true;
 	}
 	other = hashmap_get(&v->ranks, join->rank->rank);
 	if (v->hosts[other->host].nranks > LIMIT_LOCAL_RANKS) {
@@ -319,7 +363,7 @@ static void rendezvous_add(struct rendezvous *v, struct hostlink *l,
 			 "use more hosts, or fewer ranks a host",
 			 v->hosts[other->host].info->name, LIMIT_LOCAL_RANKS);
 		rendezvous_fail(v, STATUS_UNSUPPORTED, text);
-		return;
+		return false;
 	}
 	if (deadline < v->deadline) {
 		v->deadline = deadline;
@@ -327,34 +371,29 @@ static void rendezvous_add(struct rendezvous *v, struct hostlink *l,
 	}
 	if (hashmap_count(&v->ranks) == v->size) {
 		rendezvous_complete(v);
-		return;
+		return true;
 	}
 	jobs_tick(jobs);
+	return true;
 }
 
-/* See bootstrap.h. */
-void rendezvous_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Join *join)
+/* One rank of those that a message is for. Return: false: all of them were refused. */
+static bool rendezvous_join_rank(struct jobs *jobs, struct hostlink *l,
+				 const Rocecomm__Peer__Join *join)
 {
-	struct rendezvous *v;
+	struct rendezvous *v = hashmap_get16(&jobs->rendezvous, join->uid.data);
 	char text[LIMIT_ERROR_TEXT], who[256];
-	const char *why = join_check(l, join);
+	const char *why = v && !join->env ? NULL : join_used(jobs, join);
 	size_t iter = 0;
 
 	if (why) {
-		log_warn("host %s sent a Join that is dropped: %s",
-			 l ? peer_name(l->peer) : jobs_host(jobs), why);
-		return;
-	}
-	why = join_used(jobs, join);
-	if (why) {
 		refuse_host(jobs, l, join->uid.data, (int32_t)join->rank->rank, STATUS_EXISTS, why);
-		return;
+		return true;
 	}
-	v = hashmap_get16(&jobs->rendezvous, join->uid.data);
 	if (!v && rendezvous_new(jobs, join, &v) < 0) {
-		refuse_host(jobs, l, join->uid.data, (int32_t)join->rank->rank, STATUS_NO_MEMORY,
+		refuse_host(jobs, l, join->uid.data, -1, STATUS_NO_MEMORY,
 			    "the root daemon has no memory");
-		return;
+		return false;
 	}
 	if (v->size != join->size) {
 		rank_text(v, hashmap_next(&v->ranks, &iter), who, sizeof(who));
@@ -363,11 +402,30 @@ void rendezvous_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer
 			 ") says %" PRIu32 ", %s says %" PRIu32,
 			 join->rank->rank, join->host->name, join->rank->pid, join->size, who,
 			 v->size);
-		refuse_host(jobs, l, v->joined, (int32_t)join->rank->rank, STATUS_MISMATCH, text);
+		refuse_host(jobs, l, v->joined, -1, STATUS_MISMATCH, text);
 		rendezvous_fail(v, STATUS_MISMATCH, text);
+		return false;
+	}
+	return rendezvous_add(v, l, join);
+}
+
+/* See bootstrap.h. */
+void rendezvous_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Join *join)
+{
+	const char *why = join_check(l, join);
+	Rocecomm__Peer__Join one = *join;
+	struct rendezvous *v;
+	bool more = true;
+
+	if (why) {
+		log_warn("host %s sent a Join that is dropped: %s",
+			 l ? peer_name(l->peer) : jobs_host(jobs), why);
 		return;
 	}
-	rendezvous_add(v, l, join);
+	for (size_t i = 0; more && i <= join->n_more; i++) {
+		one.rank = i == 0 ? join->rank : join->more[i - 1];
+		more = rendezvous_join_rank(jobs, l, &one);
+	}
 	/* A list that nobody is on is none. */
 	v = hashmap_get16(&jobs->rendezvous, join->uid.data);
 	if (v && hashmap_count(&v->ranks) == 0) {
@@ -375,62 +433,73 @@ void rendezvous_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer
 	}
 }
 
+/* The ranks of a visitor are on the list, or were refused: it need not stay. */
+static void rendezvous_taken(struct jobs *jobs, struct hostlink *l,
+			     const Rocecomm__Peer__Join *join)
+{
+	Rocecomm__Peer__JoinTaken taken = ROCECOMM__PEER__JOIN_TAKEN__INIT;
+	const struct rendezvous *v;
+	size_t index;
+
+	if (join->uid.len != UID_SIZE) {
+		return;
+	}
+	v = hashmap_get16(&jobs->rendezvous, join->uid.data);
+	index = v ? (size_t)(uintptr_t)hashmap_get16(&v->by_id, peer_host_id(l->peer)) : 0;
+	if (index > 0) {
+		v->hosts[index - 1].link = NULL;
+	}
+	taken.uid = join->uid;
+	hostlink_send(l, PEER_MSG_JOIN_TAKEN, &taken.base);
+}
+
 bool rendezvous_on_join(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg)
 {
-	rendezvous_join(jobs, l, (const Rocecomm__Peer__Join *)msg);
+	const Rocecomm__Peer__Join *join = (const Rocecomm__Peer__Join *)msg;
+
+	rendezvous_join(jobs, l, join);
+	if (peer_is_visit(l->peer)) {
+		rendezvous_taken(jobs, l, join);
+	}
 	return false;
 }
 
 /* ---- all are there ------------------------------------------------------------------------ */
 
 /* Hosts in the order of their first ranks. */
-static void plan_fill(struct rendezvous *v, Rocecomm__Peer__CommPrepare *plan,
-		      Rocecomm__Peer__RankPlace *places, struct hostlink **links)
+static void plan_fill(struct rendezvous *v, struct roster *r)
 {
 	for (uint32_t h = 0; h < v->nhosts; h++) {
 		v->hosts[h].index = UINT32_MAX;
 	}
 	for (uint32_t i = 0; i < v->size; i++) {
-		struct rendezvous_rank *rank = hashmap_get(&v->ranks, i);
+		const struct rendezvous_rank *rank = hashmap_get(&v->ranks, i);
 		struct rendezvous_host *host = &v->hosts[rank->host];
 
 		if (host->index == UINT32_MAX) {
-			host->index = (uint32_t)plan->n_hosts;
-			links[plan->n_hosts] = host->link;
-			plan->hosts[plan->n_hosts++] = host->info;
+			host->index = roster_add_host(r, host->info);
 		}
-		rocecomm__peer__rank_place__init(&places[i]);
-		places[i].host = host->index;
-		places[i].pid = rank->pid;
-		places[i].client = rank->client;
-		plan->ranks[i] = &places[i];
+		roster_add_rank(r, host->index, rank->pid, rank->client);
 	}
-	plan->n_ranks = v->size;
 }
 
 static int plan_start(struct rendezvous *v, char *text, size_t size)
 {
-	Rocecomm__Peer__CommPrepare plan = ROCECOMM__PEER__COMM_PREPARE__INIT;
-	cleanup_free Rocecomm__Peer__RankPlace *places = calloc(v->size, sizeof(*places));
-	cleanup_free Rocecomm__Peer__RankPlace **ranks =
-		calloc(v->size, sizeof(Rocecomm__Peer__RankPlace *));
-	cleanup_free Rocecomm__Peer__Host **hosts =
-		calloc(v->nhosts, sizeof(Rocecomm__Peer__Host *));
-	cleanup_free struct hostlink **links = calloc(v->nhosts, sizeof(struct hostlink *));
+	struct roster r;
+	int ret = STATUS_NO_MEMORY;
 
-	if (!places || !ranks || !hosts || !links) {
-		snprintf(text, size, "the root daemon has no memory");
-		return STATUS_NO_MEMORY;
+	snprintf(text, size, "the root daemon has no memory");
+	if (roster_init(&r, v->size, v->nhosts) == 0) {
+		plan_fill(v, &r);
+		r.plan.joined.data = v->joined;
+		r.plan.joined.len = UID_SIZE;
+		r.plan.name = v->name;
+		r.plan.arrival_timeout_ms = v->arrival_timeout_ms;
+		r.plan.transfer_timeout_ms = v->transfer_timeout_ms;
+		ret = formation_start(v->jobs, &r.plan, text, size);
 	}
-	plan.joined.data = v->joined;
-	plan.joined.len = UID_SIZE;
-	plan.name = v->name;
-	plan.hosts = hosts;
-	plan.ranks = ranks;
-	plan.arrival_timeout_ms = v->arrival_timeout_ms;
-	plan.transfer_timeout_ms = v->transfer_timeout_ms;
-	plan_fill(v, &plan, places, links);
-	return formation_start(v->jobs, &plan, links, text, size);
+	roster_deinit(&r);
+	return ret;
 }
 
 static void rendezvous_complete(struct rendezvous *v)
@@ -484,6 +553,9 @@ void rendezvous_link_down(struct jobs *jobs, struct hostlink *l, const char *rea
 	char text[LIMIT_ERROR_TEXT];
 	struct rendezvous *v;
 
+	if (peer_is_visit(l->peer)) {
+		return; /* it was taken, or never came */
+	}
 	while ((v = rendezvous_of(jobs, l, 0)) != NULL) {
 		uint32_t h = 0;
 

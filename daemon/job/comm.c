@@ -14,7 +14,9 @@
 #include <string.h>
 
 #include "job/formation.h"
+#include "job/join.h"
 #include "job/prepare.h"
+#include "job/roster.h"
 #include "job/split.h"
 #include "proto/base.h"
 #include "proto/msg.h"
@@ -32,6 +34,7 @@ static struct communicator *communicator_free(struct communicator *c)
 	comm_view_free(c->view);
 	free(c->locals);
 	free(c->links);
+	free(c->near);
 	free(c->gone);
 	free(c);
 	return NULL;
@@ -41,16 +44,9 @@ static struct communicator *communicator_free(struct communicator *c)
 
 static int communicator_layout(struct communicator *c)
 {
-	cleanup_free uint32_t *host_of = calloc(c->size, sizeof(*host_of));
 	int r;
 
-	if (!host_of) {
-		return err_origin(-ENOMEM);
-	}
-	for (uint32_t i = 0; i < c->size; i++) {
-		host_of[i] = c->plan->ranks[i]->host;
-	}
-	r = coll_layout_new(host_of, c->size, c->nhosts, &c->layout);
+	r = coll_layout_new(c->plan->host_of, c->size, c->nhosts, &c->layout);
 	if (r < 0) {
 		return err_trace(r);
 	}
@@ -62,10 +58,31 @@ static int communicator_layout(struct communicator *c)
 	return err_trace(comm_view_new(c->nlocal, &c->view));
 }
 
-/* The rank's number while it waits: that in the parent for a split. */
-static uint32_t communicator_waiting_rank(const Rocecomm__Peer__CommPrepare *plan, uint32_t rank)
+bool communicator_is_sparse(const struct communicator *c)
 {
-	return plan->parent.len > 0 ? plan->ranks[rank]->parent_rank : rank;
+	return roster_sparse(c->plan);
+}
+
+/* Which hosts this one is linked with. */
+static int communicator_near(struct communicator *c)
+{
+	bool sparse = communicator_is_sparse(c);
+
+	c->links = calloc(c->nhosts, sizeof(struct hostlink *));
+	c->near = calloc(sparse ? ROSTER_NEAR_MAX : c->nhosts, sizeof(*c->near));
+	if (!c->links || !c->near) {
+		return err_origin(-ENOMEM);
+	}
+	if (sparse) {
+		c->nnear = roster_near(c->plan, c->host, c->near);
+		return 0;
+	}
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		if (h != c->host) {
+			c->near[c->nnear++] = h;
+		}
+	}
+	return 0;
 }
 
 /* Finds the members first, binds them when all are there. */
@@ -74,14 +91,14 @@ static int communicator_bind(struct communicator *c, char *text, size_t size)
 	const uint32_t *ours = &c->layout->by_host[c->layout->host_first[c->host]];
 
 	for (uint32_t i = 0; i < c->nlocal; i++) {
-		c->locals[i] = member_find(c->jobs, c->joined,
-					   communicator_waiting_rank(c->plan, ours[i]));
+		c->locals[i] =
+			member_find(c->jobs, c->joined, roster_waiting_rank(c->plan, ours[i]));
 		if (!c->locals[i]) {
 			snprintf(text, size,
 				 "rank %" PRIu32 " (host %s, pid %" PRIu32 ", %s) is gone: it "
 				 "ended or gave up while the communicator was being formed",
-				 ours[i], jobs_host(c->jobs), c->plan->ranks[ours[i]]->pid,
-				 c->plan->ranks[ours[i]]->client);
+				 ours[i], jobs_host(c->jobs), c->plan->pids[ours[i]],
+				 roster_client(c->plan, ours[i]));
 			return STATUS_PEER_DIED;
 		}
 	}
@@ -111,22 +128,18 @@ int communicator_new(struct jobs *jobs, Rocecomm__Peer__CommPrepare *plan, struc
 	list_init(&c->waits);
 	c->jobs = jobs;
 	c->root = root;
-	c->root_is_self = !root;
-	c->size = (uint32_t)plan->n_ranks;
+	c->size = (uint32_t)plan->n_host_of;
 	c->nhosts = (uint32_t)plan->n_hosts;
 	c->since = jobs_now(jobs);
 	memcpy(c->uid, plan->uid.data, UID_SIZE);
 	memcpy(c->joined, plan->joined.data, UID_SIZE);
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (memcmp(plan->hosts[h]->host_id.data, jobs->self.host_id.data, PEER_HOST_ID) ==
-		    0) {
-			c->host = h;
-		}
-	}
+	c->host = roster_find(plan, jobs->self.host_id.data);
 	c->plan = plan;
-	c->links = calloc(c->nhosts, sizeof(struct hostlink *));
 	c->gone = calloc(c->size, sizeof(*c->gone));
-	r = c->links && c->gone ? communicator_layout(c) : -ENOMEM;
+	r = c->gone ? communicator_near(c) : -ENOMEM;
+	if (r == 0) {
+		r = communicator_layout(c);
+	}
 	if (r == 0) {
 		r = communicator_bind(c, text, text_size);
 	}
@@ -136,7 +149,7 @@ int communicator_new(struct jobs *jobs, Rocecomm__Peer__CommPrepare *plan, struc
 	if (r != 0) {
 		for (uint32_t i = 0; c->attached > 0 && i < c->nlocal; i++) {
 			c->locals[i]->comm = NULL;
-			c->locals[i]->rank = communicator_waiting_rank(plan, c->locals[i]->rank);
+			c->locals[i]->rank = roster_waiting_rank(plan, c->locals[i]->rank);
 			c->locals[i]->state = MEMBER_JOINING;
 			list_append(&jobs->joining, &c->locals[i]->link);
 		}
@@ -204,8 +217,10 @@ bool communicator_link_check(struct communicator *c)
 {
 	int r;
 
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (c->links[h] && !hostlink_is_up(c->links[h])) {
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		const struct hostlink *l = c->links[c->near[i]];
+
+		if (l && !hostlink_is_up(l)) {
 			return true;
 		}
 	}
@@ -224,14 +239,13 @@ void communicator_link(struct communicator *c)
 {
 	char text[LIMIT_ERROR_TEXT];
 
-	for (uint32_t h = 0; h < c->nhosts; h++) {
+	jobs_telling(c->jobs);
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		uint32_t h = c->near[i];
 		const Rocecomm__Peer__Host *host = c->plan->hosts[h];
 		int r;
 
-		if (h == c->host) {
-			continue;
-		}
-		r = hostlink_connect(c->jobs, host, &c->links[h]);
+		r = hostlink_connect(c->jobs, host, false, &c->links[h]);
 		if (r == 0 && c->links[h]->broken) {
 			r = -ECONNRESET;
 		}
@@ -258,6 +272,7 @@ void communicator_go(struct communicator *c)
 
 		if (m && m->state == MEMBER_BOUND) {
 			m->state = MEMBER_READY;
+			join_forget(m);
 			m->ops->ready(m);
 		}
 	}
@@ -313,9 +328,11 @@ static void communicator_send(struct communicator *c, uint16_t type, const Proto
 {
 	bool root_told = !c->root;
 
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		hostlink_send(c->links[h], type, msg);
-		root_told = root_told || c->links[h] == c->root;
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		struct hostlink *l = c->links[c->near[i]];
+
+		hostlink_send(l, type, msg);
+		root_told = root_told || l == c->root;
 	}
 	if (!root_told) {
 		hostlink_send(c->root, type, msg);
@@ -460,9 +477,12 @@ static void communicator_tick(struct communicator *c, uint64_t now)
 	}
 	quiet = communicator_quiet(c, &beyond);
 	if (beyond || (d->died && (quiet || now >= d->deadline))) {
-		/* The other hosts know of the doom, and best when their own operations have ended.
+		/*
+		 * The other hosts know of the doom, and best when their own operations have ended;
+		 * not so those far away.
 		 */
-		communicator_fail(c, 0, STATUS_PEER_DIED, d->text);
+		communicator_fail(c, communicator_is_sparse(c) ? COMMUNICATOR_TELL : 0,
+				  STATUS_PEER_DIED, d->text);
 		return;
 	}
 	jobs_tick(c->jobs);

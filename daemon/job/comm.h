@@ -58,11 +58,12 @@ struct communicator {
 	uint8_t joined[UID_SIZE];
 	Rocecomm__Peer__CommPrepare *plan;
 	enum communicator_state state;
-	bool root_is_self;
-	struct hostlink *root; /* who set it up; NULL: this daemon, or lost */
+	struct hostlink *root; /* who sent its plan; NULL: this daemon, or lost */
 	uint32_t size, nhosts;
 	uint32_t host;		 /* ours */
-	struct hostlink **links; /* [nhosts]; NULL: ours, or lost */
+	uint32_t *near;		 /* [nnear] hosts that this one is linked with (roster.h) */
+	uint32_t nnear;		 /* all others, unless it is sparse */
+	struct hostlink **links; /* [nhosts]; NULL: ours, lost, or not near */
 	bool *gone;		 /* [size]: left or died */
 	struct coll_layout *layout;
 	struct comm_view *view;
@@ -105,6 +106,8 @@ void communicator_go(struct communicator *c);
 /* The first failure stays. */
 void communicator_fail(struct communicator *c, unsigned int flags, enum status status,
 		       const char *text);
+/* Not all hosts are linked with each other: what concerns all goes from host to host. */
+bool communicator_is_sparse(const struct communicator *c);
 /* Detaches a local rank from the engine, then member_detached(). */
 void communicator_detach(struct communicator *c, struct member *m);
 /* A rank is gone; see above. @tell: the other hosts */
@@ -121,6 +124,8 @@ void communicators_link_down(struct jobs *jobs, struct hostlink *l, enum status 
 void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size);
 /* "tcp (...): 2 hosts, b at 10.1.0.2:4870 via eth0": what is in use, and why */
 void communicator_path_text(const struct communicator *c, char *buf, size_t size);
+/* "self", "up", "lost", or "far": not linked with this one (roster.h). */
+const char *communicator_host_state(const struct communicator *c, uint32_t host);
 /* Whether some operation of it waits, and since when (ms ago). */
 bool communicator_waits(const struct communicator *c, uint64_t *ret_ms);
 /* Calls back at once when nothing is open. */

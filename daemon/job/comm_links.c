@@ -18,8 +18,8 @@ static struct communicator *communicators_linking(struct jobs *jobs, const struc
 	struct communicator *c;
 
 	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL) {
-		for (uint32_t h = 0; c->state == COMMUNICATOR_LINKING && h < c->nhosts; h++) {
-			if (c->links[h] == l) {
+		for (uint32_t i = 0; c->state == COMMUNICATOR_LINKING && i < c->nnear; i++) {
+			if (c->links[c->near[i]] == l) {
 				return c;
 			}
 		}
@@ -32,6 +32,9 @@ void communicators_link_up(struct jobs *jobs, struct hostlink *l)
 	struct communicator *c;
 	size_t iter = 0;
 
+	if (peer_is_visit(l->peer)) {
+		return;
+	}
 	if (!hostlink_is_up(l)) {
 		while ((c = communicators_linking(jobs, l)) != NULL) {
 			communicator_fail(c, COMMUNICATOR_TELL, STATUS_UNREACHABLE,
@@ -89,7 +92,9 @@ static bool communicator_link_down(struct communicator *c, struct hostlink *l, e
 			return true;
 		}
 	}
-	for (uint32_t h = 0; h < c->nhosts; h++) {
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		uint32_t h = c->near[i];
+
 		if (c->links[h] != l) {
 			continue;
 		}

@@ -10,15 +10,16 @@
 #include <stdio.h>
 
 #include "job/comm.h"
+#include "job/roster.h"
 #include "util/clock.h"
 
 void communicator_rank_text(const struct communicator *c, uint32_t rank, char *buf, size_t size)
 {
-	const Rocecomm__Peer__RankPlace *place = c->plan->ranks[rank];
+	const char *client = roster_client(c->plan, rank);
 
 	snprintf(buf, size, "rank %" PRIu32 " (host %s, pid %" PRIu32 "%s%s)", rank,
-		 c->plan->hosts[place->host]->name, place->pid, place->client[0] ? ", " : "",
-		 place->client);
+		 c->plan->hosts[c->plan->host_of[rank]]->name, c->plan->pids[rank],
+		 client[0] ? ", " : "", client);
 }
 
 void communicator_path_text(const struct communicator *c, char *buf, size_t size)
@@ -34,7 +35,9 @@ void communicator_path_text(const struct communicator *c, char *buf, size_t size
 	n = snprintf(buf, size,
 		     "tcp (no other transport between hosts is built in): %" PRIu32 " hosts, ",
 		     c->nhosts);
-	for (uint32_t h = 0; h < c->nhosts && n > 0 && (size_t)n < size; h++) {
+	for (uint32_t i = 0; i < c->nnear && n > 0 && (size_t)n < size; i++) {
+		uint32_t h = c->near[i];
+
 		if (!c->links[h] || shown == 4) {
 			continue;
 		}
@@ -56,4 +59,14 @@ bool communicator_waits(const struct communicator *c, uint64_t *ret_ms)
 	}
 	*ret_ms = clock_elapsed(clock_monotonic(), since) / CLOCK_NS_PER_MS;
 	return true;
+}
+
+const char *communicator_host_state(const struct communicator *c, uint32_t host)
+{
+	bool near = false;
+
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		near = near || c->near[i] == host;
+	}
+	return host == c->host ? "self" : c->links[host] ? "up" : near ? "lost" : "far";
 }

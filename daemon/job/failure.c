@@ -286,20 +286,24 @@ static enum status fail_status(uint32_t status)
 								     : STATUS_INTERNAL;
 }
 
-/* Does this host's rank live where the message comes from? */
-static bool rank_is_on(const struct communicator *c, int32_t rank, const struct hostlink *l)
-{
-	return rank >= 0 && (uint32_t)rank < c->size && c->links[c->plan->ranks[rank]->host] == l;
-}
-
 static bool communicator_has(const struct communicator *c, const struct hostlink *l)
 {
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (c->links[h] == l) {
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		if (c->links[c->near[i]] == l) {
 			return true;
 		}
 	}
 	return c->root == l;
+}
+
+/* Does this rank live where the message comes from? (Or, passed on, somewhere behind that.) */
+static bool rank_is_on(const struct communicator *c, int32_t rank, const struct hostlink *l)
+{
+	if (rank < 0 || (uint32_t)rank >= c->size) {
+		return false;
+	}
+	return communicator_is_sparse(c) ? communicator_has(c, l)
+					 : c->links[c->plan->host_of[rank]] == l;
 }
 
 bool failure_on_fail(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg)
@@ -307,6 +311,7 @@ bool failure_on_fail(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *ms
 	const Rocecomm__Peer__CommFail *fail = (const Rocecomm__Peer__CommFail *)msg;
 	struct communicator *c = communicator_find(jobs, &fail->uid);
 	enum status status = fail_status(fail->status);
+	bool pass_on = c && communicator_is_sparse(c);
 
 	if (fail->uid.len != UID_SIZE) {
 		return false;
@@ -314,9 +319,9 @@ bool failure_on_fail(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *ms
 	if (c) {
 		if (fail->died && rank_is_on(c, fail->rank, l)) {
 			communicator_doom(c, (uint32_t)fail->rank, true, fail->completed,
-					  fail->text, false);
+					  fail->text, pass_on);
 		} else if (!fail->died && communicator_has(c, l)) {
-			communicator_fail(c, 0, status, fail->text);
+			communicator_fail(c, pass_on ? COMMUNICATOR_TELL : 0, status, fail->text);
 		}
 		return false;
 	}

@@ -64,9 +64,11 @@ int hostlink_stream(struct hostlink *l, int fd)
 }
 
 /* See hostlink.h. */
-int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct hostlink **ret)
+int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, bool visit,
+		     struct hostlink **ret)
 {
 	struct peer_host where = {
+		.visit = visit,
 		.name = host->name[0] ? host->name : NULL,
 		.addresses = (const char *const *)host->addresses,
 		.naddresses = MIN(host->n_addresses, (size_t)PEER_MAX_ADDRESSES),
@@ -78,13 +80,16 @@ int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct
 	if (host->host_id.len == PEER_HOST_ID) {
 		memcpy(where.host_id, host->host_id.data, PEER_HOST_ID);
 	}
-	jobs_telling(jobs);
 	r = peers_connect(jobs->peers, &where, &peer);
 	if (r < 0) {
 		return r;
 	}
 	*ret = hostlink_of(jobs, peer);
-	return *ret ? 0 : err_origin(-ENOMEM);
+	if (!*ret) {
+		return err_origin(-ENOMEM);
+	}
+	(*ret)->visit = peer_is_visit(peer);
+	return 0;
 }
 
 void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *msg)
@@ -98,6 +103,19 @@ void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *ms
 	if (r < 0) {
 		log_warn("message %u to host %s is not sent: %s", type, peer_name(l->peer),
 			 strerror(-r));
+	}
+}
+
+void hostlink_send_frame(struct hostlink *l, const uint8_t *frame, size_t size)
+{
+	int r;
+
+	if (!l || !l->peer) {
+		return;
+	}
+	r = peer_send_frame(l->peer, frame, size);
+	if (r < 0) {
+		log_warn("a message to host %s is not sent: %s", peer_name(l->peer), strerror(-r));
 	}
 }
 

@@ -24,6 +24,7 @@ struct hostlink {
 	struct engine_peer *engine; /* NULL until the first data connection */
 	bool reached;		    /* it was up */
 	bool broken;		    /* its data connections are lost */
+	bool visit;		    /* we make it, and end it: see join.h */
 };
 
 /* The link of a peer, made when there is none. NULL: no memory. */
@@ -32,10 +33,16 @@ struct hostlink *hostlink_of(struct jobs *jobs, struct peer *peer);
 void hostlink_drop(struct hostlink *l);
 /* Return: 0 or negative errno; the stream's fd is consumed. */
 int hostlink_stream(struct hostlink *l, int fd);
-/* Connects to a host, or finds the link to it. Return: 0, or negative errno. */
-int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, struct hostlink **ret);
+/*
+ * Connects to a host, or finds the link to it. jobs_telling() was called. @visit: a link without
+ * data connections will do; it ends by itself when no rank waits there. Return: 0, negative errno.
+ */
+int hostlink_connect(struct jobs *jobs, const Rocecomm__Peer__Host *host, bool visit,
+		     struct hostlink **ret);
 /* Sends; a link that cannot take it goes down by itself. @l: NULL allowed: nothing is sent. */
 void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *msg);
+/* The same with a packed message (proto/frame.h), for many. */
+void hostlink_send_frame(struct hostlink *l, const uint8_t *frame, size_t size);
 bool hostlink_is_up(const struct hostlink *l);
 
 #endif

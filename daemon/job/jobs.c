@@ -20,8 +20,10 @@
 #include "job/failure.h"
 #include "job/formation.h"
 #include "job/hostlink.h"
+#include "job/join.h"
 #include "job/member.h"
 #include "job/prepare.h"
+#include "job/roster.h"
 #include "job/split.h"
 #include "job/survey.h"
 #include "proto/base.h"
@@ -93,6 +95,9 @@ int jobs_new(const struct jobs_options *options, struct jobs **ret)
 	jobs->config = options->config;
 	jobs->telling = options->telling;
 	jobs->telling_arg = options->telling_arg;
+	jobs->mesh_hosts = options->mesh_hosts ? options->mesh_hosts : ROSTER_MESH_HOSTS;
+	jobs->fanout = options->fanout ? options->fanout : ROSTER_FANOUT;
+	jobs->visit_ranks = options->visit_ranks ? options->visit_ranks : JOBS_VISIT_RANKS;
 	hashmap_init(&jobs->comms);
 	hashmap_init(&jobs->rendezvous);
 	list_init(&jobs->joining);
@@ -240,7 +245,10 @@ void jobs_tick(struct jobs *jobs)
 
 static void jobs_on_soon(uv_timer_t *timer)
 {
-	formations_run(container_of(timer, struct jobs, soon));
+	struct jobs *jobs = container_of(timer, struct jobs, soon);
+
+	formations_run(jobs);
+	join_run(jobs);
 }
 
 void jobs_soon(struct jobs *jobs)
@@ -297,6 +305,9 @@ static void jobs_on_up(void *arg, struct peer *peer)
 
 	if (l) {
 		l->reached = true;
+		if (!list_empty(&jobs->joining) || l->visit) {
+			jobs_soon(jobs); /* ranks may wait to ask */
+		}
 		communicators_link_up(jobs, l);
 	}
 }
@@ -346,6 +357,7 @@ static void jobs_on_merged(void *arg, struct peer *from, struct peer *into)
 	other = hostlink_of(jobs, into);
 	if (other) {
 		members_root_merged(jobs, l, other);
+		jobs_soon(jobs);
 	} else {
 		members_root_down(jobs, l, STATUS_NO_MEMORY, "the daemon has no memory");
 	}
@@ -368,6 +380,7 @@ static const struct jobs_message {
 	[PEER_MSG_COMM_LEAVE] = {&rocecomm__peer__comm_leave__descriptor, failure_on_leave},
 	[PEER_MSG_SPLIT] = {&rocecomm__peer__split__descriptor, split_on_split},
 	[PEER_MSG_STATUS_QUERY] = {&rocecomm__peer__status_query__descriptor, survey_on_query},
+	[PEER_MSG_JOIN_TAKEN] = {&rocecomm__peer__join_taken__descriptor, join_on_taken},
 	[PEER_MSG_STATUS_ANSWER] = {&rocecomm__peer__status_answer__descriptor, survey_on_answer},
 };
 

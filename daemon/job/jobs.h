@@ -28,6 +28,7 @@
 #include "util/list.h"
 
 #define JOBS_TICK_MS 50
+#define JOBS_VISIT_RANKS 1024
 #define JOBS_USED_IDS 1024 /* unique ids that are remembered so that they are not used twice */
 
 struct jobs_options {
@@ -41,6 +42,8 @@ struct jobs_options {
 	/* Others are about to be told the addresses: jobs_set_addresses() if they are new. */
 	void (*telling)(void *arg); /* NULL allowed */
 	void *telling_arg;
+	/* For tests; 0: as roster.h and JOBS_VISIT_RANKS say. */
+	uint32_t mesh_hosts, fanout, visit_ranks;
 };
 
 struct jobs {
@@ -51,6 +54,9 @@ struct jobs {
 	Rocecomm__Peer__Host self; /* what others are told of this host */
 	void (*telling)(void *arg);
 	void *telling_arg;
+	uint32_t mesh_hosts;	   /* communicators of more hosts are sparse (roster.h) ... */
+	uint32_t fanout;	   /* ... and formed through a tree of this width */
+	uint32_t visit_ranks;	   /* ranks of larger communicators visit their root (join.h) */
 	struct coll_tuning tuning; /* algorithms: never changes while the daemon runs */
 
 	struct hashmap comms;	   /* by uid */
@@ -105,7 +111,7 @@ uint64_t jobs_now(const struct jobs *jobs); /* ms of the loop */
 void jobs_telling(struct jobs *jobs);
 /* Something may time out: keeps the timer going. */
 void jobs_tick(struct jobs *jobs);
-/* formations_run() from the loop, at once. */
+/* formations_run() and join_run() from the loop, at once. */
 void jobs_soon(struct jobs *jobs);
 bool jobs_id_used(const struct jobs *jobs, const uint8_t uid[UID_SIZE]);
 void jobs_id_use(struct jobs *jobs, const uint8_t uid[UID_SIZE]);

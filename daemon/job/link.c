@@ -175,7 +175,8 @@ static void link_end(struct link *link, enum status status, const char *cause)
 /* Sends our hello as soon as TLS allows. */
 static int link_send_hello(struct link *link)
 {
-	const struct hello ours = {.min = PROTOCOL_VERSION_MIN, .max = PROTOCOL_VERSION_MAX};
+	const struct hello ours = {.min = PROTOCOL_PEER_VERSION_MIN,
+				   .max = PROTOCOL_PEER_VERSION_MAX};
 	uint8_t hello[HELLO_SIZE];
 
 	if (link->hello_sent || !tls_is_ready(link->tls)) {
@@ -192,7 +193,8 @@ static int link_send_hello(struct link *link)
 /* Takes the bytes of the other side's hello. Return: how many were used. */
 static size_t link_take_hello(struct link *link, const uint8_t *data, size_t size)
 {
-	const struct hello ours = {.min = PROTOCOL_VERSION_MIN, .max = PROTOCOL_VERSION_MAX};
+	const struct hello ours = {.min = PROTOCOL_PEER_VERSION_MIN,
+				   .max = PROTOCOL_PEER_VERSION_MAX};
 	size_t n = MIN(size, HELLO_SIZE - link->hello_have);
 	struct hello theirs;
 	uint16_t version;
@@ -433,7 +435,7 @@ void link_set_events(struct link *link, const struct link_events *events, void *
 /* See link.h. */
 void link_trust(struct link *link)
 {
-	link->decoder.max_body = LIMIT_FRAME_BODY;
+	link->decoder.max_body = LIMIT_PEER_BODY;
 }
 
 /* See link.h. */
@@ -466,7 +468,7 @@ int link_send(struct link *link, uint16_t type, const ProtobufCMessage *msg)
 	size_t size;
 	int r;
 
-	r = frame_pack(type, 0, 0, msg, &frame, &size);
+	r = frame_pack_limit(type, 0, 0, msg, LIMIT_PEER_BODY, &frame, &size);
 	if (r != 0) {
 		return r == FRAME_E_TOO_BIG ? -EMSGSIZE : err_trace(r);
 	}

@@ -58,7 +58,7 @@ int link_new_accepted(struct link_host *host, int fd, const struct link_events *
 		      struct link **ret);
 /* Whose events are called from now on. */
 void link_set_events(struct link *link, const struct link_events *events, void *arg);
-/* Messages up to LIMIT_FRAME_BODY may come: the other side is known. */
+/* Messages up to LIMIT_PEER_BODY may come: the other side is known. */
 void link_trust(struct link *link);
 /*
  * Sends a message; ready() must have been called. Never calls an event.

@@ -63,14 +63,15 @@ struct member {
 	uint8_t joined[UID_SIZE];
 	bool has_parent; /* it splits off: */
 	uint8_t parent[UID_SIZE];
-	uint32_t rank;	   /* in the communicator, or in the parent while it splits */
-	uint32_t local;	   /* among the ranks of this host */
-	uint64_t splits;   /* done so far */
-	uint64_t deadline; /* ms; the root's own time-out comes before */
-	bool at_root;	   /* this daemon collects the ranks */
-	struct hostlink *root;
+	uint32_t rank;	       /* in the communicator, or in the parent while it splits */
+	uint32_t local;	       /* among the ranks of this host */
+	uint64_t splits;       /* done so far */
+	uint64_t deadline;     /* ms; the root's own time-out comes before */
+	bool at_root;	       /* this daemon collects the ranks */
+	struct hostlink *root; /* NULL: here, or a visit that is over */
 	char root_name[LIMIT_NAME];
-	struct list link; /* jobs.joining; jobs.ending */
+	struct member_ask *ask; /* what it asks of another root; see join.c */
+	struct list link;	/* jobs.joining; jobs.ending */
 	const char *died;
 	struct communicator *comm;
 	enum status status; /* of a refusal that waits */

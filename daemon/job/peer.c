@@ -81,11 +81,18 @@ static void on_peer_closed(uv_handle_t *handle)
 
 	messages_free(&peer->queue);
 	messages_free(&peer->early);
-	OPENSSL_cleanse(&peer->tokens, sizeof(peer->tokens));
 	free(peer->attempts);
 	free(peer->broken);
 	free(peer);
 	peers_drop(peers);
+}
+
+static void peer_forget_tokens(struct peer *peer)
+{
+	if (peer->tokens) {
+		OPENSSL_cleanse(peer->tokens, sizeof(*peer->tokens));
+		free(take_ptr(peer->tokens));
+	}
 }
 
 /* Takes the peer out of everything; its memory goes later. */
@@ -102,7 +109,7 @@ static void peer_retire(struct peer *peer, const char *goodbye)
 		peer_goodbye(peer->tls, goodbye);
 	}
 	peer->tls = link_close(peer->tls, goodbye != NULL);
-	OPENSSL_cleanse(&peer->tokens, sizeof(peer->tokens));
+	peer_forget_tokens(peer);
 	uv_close((uv_handle_t *)&peer->timer, on_peer_closed);
 }
 
@@ -115,6 +122,10 @@ int peer_identify(struct peer *peer, const uint8_t *host_id, const char *name)
 
 	if (name) {
 		peer_text_copy(peer->name, sizeof(peer->name), name);
+	}
+	if (peer->visit) {
+		memcpy(peer->host_id, host_id, PEER_HOST_ID);
+		return 0;
 	}
 	if (peer->id_known) {
 		return 0;
@@ -193,7 +204,8 @@ void peer_down(struct peer *peer, enum status status, const char *reason, const 
 	}
 	peer_retire(peer, goodbye);
 	if (status != STATUS_SHUTDOWN && (linked || peer->exposed)) {
-		peer_log(peer, LOG_LEVEL_WARN, "%s", text);
+		peer_log(peer, peer->visit && linked ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARN, "%s",
+			 text);
 	}
 	if (peer->exposed) {
 		peers->events.down(peers->arg, peer, status, text);
@@ -247,6 +259,28 @@ static void peer_deliver_early(struct peer *peer)
 	peer->early_size = 0;
 }
 
+static void on_left(uv_timer_t *timer)
+{
+	peer_down(timer->data, STATUS_PEER_DIED, "the visit is over", "the visit is over");
+}
+
+static void peer_leave(struct peer *peer)
+{
+	uv_timer_start(&peer->timer, on_left, 0, 0);
+}
+
+/* See peers.h. */
+void peer_release(struct peer *peer)
+{
+	if (!peer->visit || peer->leaving || peer->state == PEER_GONE) {
+		return;
+	}
+	peer->leaving = true;
+	if (peer->state == PEER_UP) {
+		peer_leave(peer);
+	}
+}
+
 /**
  * peer_check_up() - up, if the last data connection is there
  */
@@ -260,10 +294,12 @@ void peer_check_up(struct peer *peer)
 	peer->state = PEER_UP;
 	peer->exposed = true;
 	uv_timer_stop(&peer->timer);
-	OPENSSL_cleanse(&peer->tokens, sizeof(peer->tokens));
-	peer_log(peer, LOG_LEVEL_INFO, "host %s is linked: %s %s, %u data connections",
-		 peer_name(peer), peer->initiator ? "reached at" : "it came from", peer->address,
-		 peer->nstreams);
+	peer_forget_tokens(peer);
+	free(take_ptr(peer->attempts));
+	peer->nattempts = 0;
+	peer_log(peer, peer->visit ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO,
+		 "host %s is linked: %s %s, %u data connections", peer_name(peer),
+		 peer->initiator ? "reached at" : "it came from", peer->address, peer->nstreams);
 	while ((first = list_first(&peer->queue)) != NULL) {
 		struct peer_message *m = container_of(first, struct peer_message, link);
 
@@ -274,6 +310,9 @@ void peer_check_up(struct peer *peer)
 	peer->queue_size = 0;
 	peer->peers->events.up(peer->peers->arg, peer);
 	peer_deliver_early(peer);
+	if (peer->leaving && peer->state == PEER_UP) {
+		peer_leave(peer);
+	}
 }
 
 static void on_linked_timeout(uv_timer_t *timer)
@@ -292,13 +331,17 @@ static int peer_send_tokens(struct peer *peer)
 	Rocecomm__Peer__DataTokens msg = ROCECOMM__PEER__DATA_TOKENS__INIT;
 	ProtobufCBinaryData data[PEER_MAX_STREAMS];
 
-	peer->tokens.n = peer->nstreams = peer->peers->streams;
+	peer->tokens = calloc(1, sizeof(*peer->tokens));
+	if (!peer->tokens) {
+		return err_origin(-ENOMEM);
+	}
+	peer->tokens->n = peer->nstreams = peer->visit ? 0 : peer->peers->streams;
 	for (unsigned int i = 0; i < peer->nstreams; i++) {
-		if (getrandom(peer->tokens.token[i], DATA_HELLO_TOKEN, GRND_NONBLOCK) !=
+		if (getrandom(peer->tokens->token[i], DATA_HELLO_TOKEN, GRND_NONBLOCK) !=
 		    DATA_HELLO_TOKEN) {
 			return err_origin(-EAGAIN);
 		}
-		data[i].data = peer->tokens.token[i];
+		data[i].data = peer->tokens->token[i];
 		data[i].len = DATA_HELLO_TOKEN;
 	}
 	msg.n_tokens = peer->nstreams;
@@ -398,6 +441,20 @@ bool peer_adopt_parked(struct peer *peer)
 	return true;
 }
 
+/* See peers_impl.h. */
+void peer_visited(struct peers *peers, struct link *link, const struct peer_hello *hello)
+{
+	struct peer *peer;
+
+	if (peer_new(peers, &peer) < 0) {
+		link_close(link, false);
+		return;
+	}
+	peer->visit = true;
+	peer_identify(peer, hello->host_id, hello->name);
+	peer_adopt(peer, link, false);
+}
+
 /* A message that is not the link's own. */
 static void peer_message(struct peer *peer, const struct frame *frame)
 {
@@ -473,30 +530,20 @@ static const struct link_events linked_events = {
 };
 
 /* Keeps a packed message until the peer is up. */
-static int peer_queue(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
+static int peer_queue(struct peer *peer, const uint8_t *frame, size_t size)
 {
 	struct peer_message *m;
-	uint8_t *frame = NULL;
-	size_t size;
-	int r;
 
-	r = frame_pack(type, 0, 0, msg, &frame, &size);
-	if (r != 0) {
-		return r == FRAME_E_TOO_BIG ? -EMSGSIZE : err_trace(r);
-	}
 	if (peer->queue_size + size > PEER_QUEUE_MAX) {
-		free(frame);
 		return err_origin(-ENOBUFS);
 	}
 	m = malloc(sizeof(*m) + size);
 	if (!m) {
-		free(frame);
 		return err_origin(-ENOMEM);
 	}
-	m->type = type;
+	m->type = 0; /* of no use: it is packed */
 	m->size = size;
 	memcpy(m->data, frame, size);
-	free(frame);
 	peer->queue_size += size;
 	list_append(&peer->queue, &m->link);
 	return 0;
@@ -505,10 +552,26 @@ static int peer_queue(struct peer *peer, uint16_t type, const ProtobufCMessage *
 /* See peers.h. */
 int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
 {
-	if (peer->state == PEER_UP) {
-		return link_send(peer->tls, type, msg);
+	uint8_t *frame = NULL;
+	size_t size;
+	int r;
+
+	r = frame_pack_limit(type, 0, 0, msg, LIMIT_PEER_BODY, &frame, &size);
+	if (r != 0) {
+		return r == FRAME_E_TOO_BIG ? -EMSGSIZE : err_trace(r);
 	}
-	return peer->state == PEER_GONE ? -EPIPE : peer_queue(peer, type, msg);
+	r = peer_send_frame(peer, frame, size);
+	free(frame);
+	return r;
+}
+
+/* See peers.h. */
+int peer_send_frame(struct peer *peer, const uint8_t *frame, size_t size)
+{
+	if (peer->state == PEER_UP) {
+		return link_send_frame(peer->tls, frame, size);
+	}
+	return peer->state == PEER_GONE ? -EPIPE : peer_queue(peer, frame, size);
 }
 
 static void on_broken(uv_timer_t *timer)
@@ -554,6 +617,12 @@ const char *peer_address(const struct peer *peer)
 bool peer_is_up(const struct peer *peer)
 {
 	return peer->state == PEER_UP;
+}
+
+/* See peers.h. */
+bool peer_is_visit(const struct peer *peer)
+{
+	return peer->visit;
 }
 
 /* See peers.h. */

@@ -69,7 +69,10 @@ static void attempt_choose(struct peer_attempt *a)
 
 	r = peer_identify(peer, a->host_id, a->name);
 	if (r == 0) {
-		r = link_send_frame(a->link, peer->peers->hello, peer->peers->hello_size);
+		r = peer->visit
+			    ? link_send_frame(a->link, peer->peers->hello_visit,
+					      peer->peers->hello_visit_size)
+			    : link_send_frame(a->link, peer->peers->hello, peer->peers->hello_size);
 	}
 	if (r < 0) {
 		attempt_lost(a, STATUS_NO_MEMORY, "%s", strerror(-r));
@@ -109,14 +112,15 @@ static void attempt_hello(struct peer_attempt *a, const struct peer_hello *hello
 				     : "");
 		return;
 	}
-	if (peer->id_known && memcmp(hello->host_id, peer->host_id, PEER_HOST_ID) != 0) {
+	if (!peer_id_is_zero(peer->host_id) &&
+	    memcmp(hello->host_id, peer->host_id, PEER_HOST_ID) != 0) {
 		attempt_lost(a, STATUS_UNREACHABLE,
 			     "another daemon answers there (host %s; was it restarted?)",
 			     hello->name);
 		return;
 	}
 	other = peers_find(peers, hello->host_id);
-	if (other && other != peer) {
+	if (other && other != peer && !peer->visit) {
 		peer_merge(peer, other);
 		return;
 	}

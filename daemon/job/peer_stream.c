@@ -222,15 +222,15 @@ bool peers_stream_accept(struct peers *peers, const uint8_t *buf, int fd)
 		return false;
 	}
 	peer = peers_find(peers, hello.host_id);
-	valid = peer && peer->state == PEER_LINKED && !peer->initiator &&
-		hello.index < peer->tokens.n && !peer->token_used[hello.index] &&
-		data_hello_token_equal(hello.token, peer->tokens.token[hello.index]);
+	valid = peer && peer->state == PEER_LINKED && !peer->initiator && peer->tokens &&
+		hello.index < peer->tokens->n && !peer->token_used[hello.index] &&
+		data_hello_token_equal(hello.token, peer->tokens->token[hello.index]);
 	OPENSSL_cleanse(&hello.token, sizeof(hello.token));
 	if (!valid) {
 		return false;
 	}
 	peer->token_used[hello.index] = true;
-	OPENSSL_cleanse(peer->tokens.token[hello.index], DATA_HELLO_TOKEN);
+	OPENSSL_cleanse(peer->tokens->token[hello.index], DATA_HELLO_TOKEN);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	/* If this is lost the connection is broken, which its next user finds out. */
 	(void)!send(fd, &ack, 1, MSG_DONTWAIT | MSG_NOSIGNAL);

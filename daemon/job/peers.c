@@ -137,7 +137,7 @@ void peers_beat_start(struct peers *peers)
 
 /* Packs what we say first on every link. */
 static int peers_pack_hello(struct peers *peers, const char *const *addresses, size_t naddresses,
-			    uint8_t **ret, size_t *ret_size)
+			    bool visit, uint8_t **ret, size_t *ret_size)
 {
 	Rocecomm__Peer__LinkHello msg = ROCECOMM__PEER__LINK_HELLO__INIT;
 	Rocecomm__Peer__Host host = ROCECOMM__PEER__HOST__INIT;
@@ -161,6 +161,7 @@ static int peers_pack_hello(struct peers *peers, const char *const *addresses, s
 	msg.version = peers->version;
 	msg.n_settings = peers->nsettings;
 	msg.settings = settings;
+	msg.visit = visit;
 	r = frame_pack(PEER_MSG_LINK_HELLO, 0, 0, &msg, &frame, &size);
 	if (r == FRAME_E_TOO_BIG || (r == 0 && size > FRAME_HEADER + LINK_BODY_MAX_FIRST)) {
 		free(frame);
@@ -180,17 +181,23 @@ static int peers_pack_hello(struct peers *peers, const char *const *addresses, s
 /* See peers.h. */
 int peers_set_addresses(struct peers *peers, const char *const *addresses, size_t naddresses)
 {
-	uint8_t *hello;
-	size_t size;
+	cleanup_free uint8_t *hello = NULL, *visit = NULL;
+	size_t size, visit_size;
 	int r;
 
-	r = peers_pack_hello(peers, addresses, naddresses, &hello, &size);
+	r = peers_pack_hello(peers, addresses, naddresses, false, &hello, &size);
+	if (r == 0) {
+		r = peers_pack_hello(peers, addresses, naddresses, true, &visit, &visit_size);
+	}
 	if (r < 0) {
 		return r;
 	}
 	free(peers->hello);
-	peers->hello = hello;
+	free(peers->hello_visit);
+	peers->hello = take_ptr(hello);
 	peers->hello_size = size;
+	peers->hello_visit = take_ptr(visit);
+	peers->hello_visit_size = visit_size;
 	return 0;
 }
 
@@ -352,6 +359,7 @@ struct peers *peers_free(struct peers *peers)
 	}
 	free(peers->settings);
 	free(peers->hello);
+	free(peers->hello_visit);
 	hashmap_deinit(&peers->by_id);
 	tls_context_free(peers->link_host.tls);
 	OPENSSL_cleanse(peers->key, sizeof(peers->key));
@@ -404,6 +412,9 @@ static struct peer *peers_find_address(struct peers *peers, const struct peer_ho
 	list_for_each (i, &peers->all) {
 		struct peer *peer = container_of(i, struct peer, link);
 
+		if (peer->visit) {
+			continue;
+		}
 		if (peer->state == PEER_CONNECTING && peer_connect_same(peer, host)) {
 			return peer;
 		}
@@ -432,11 +443,12 @@ int peers_connect(struct peers *peers, const struct peer_host *host, struct peer
 		return err_origin(-EINVAL);
 	}
 	peer = known ? peers_find(peers, host->host_id) : peers_find_address(peers, host);
-	if (!peer) {
+	if (!peer || (host->visit && peer->state != PEER_UP)) {
 		r = peer_new(peers, &peer);
 		if (r < 0) {
 			return err_trace(r);
 		}
+		peer->visit = host->visit;
 		r = peer_connect_start(peer, host);
 		if (r < 0) {
 			peer_down(peer, STATUS_NO_MEMORY, "no memory", NULL);

@@ -9,10 +9,13 @@
  * takes them from events.stream(). Everything goes over one TCP port. Who connects first does not
  * matter: when both sides do at once, both keep the link that the smaller host_id initiated.
  *
- * There is at most one struct peer a host. It exists from peers_connect(), or from the first event
- * that names it, until events.down() or events.merged() has returned; nothing may use it
- * afterwards. No call blocks, looks up a name, or calls an event before it returns (peers_stop()
- * does: it tells `down` for every peer).
+ * Who only has a few words for another host may *visit* it: on a link of its own, without data
+ * connections, beside the one that jobs share.
+ *
+ * There is at most one struct peer a host, not counting visits. It exists from peers_connect(), or
+ * from the first event that names it, until events.down() or events.merged() has returned; nothing
+ * may use it afterwards. No call blocks, looks up a name, or calls an event before it returns
+ * (peers_stop() does: it tells `down` for every peer).
  *
  * The program must ignore SIGPIPE: libuv writes to sockets with write().
  *
@@ -105,6 +108,7 @@ struct peer_host {
 	const char *const *addresses;  /* numeric, in order of preference */
 	size_t naddresses;
 	uint16_t port;
+	bool visit; /* no data connections are needed */
 };
 
 /*
@@ -136,7 +140,8 @@ struct peer *peers_find(struct peers *peers, const uint8_t *host_id);
  * peers_connect() - have a link to a host
  * @host:  borrowed; must not be this daemon (-EINVAL)
  * @ret:   the existing peer of that host (if peer_is_up(), no event follows), or one that is being
- *         connected: up, down or merged follows
+ *         connected: up, down or merged follows. With @host->visit: that peer, if it is up already,
+ *         else a new visit
  *
  * Return: 0, -EINVAL, -ESHUTDOWN after peers_stop(), -ENOMEM.
  */
@@ -144,10 +149,14 @@ int peers_connect(struct peers *peers, const struct peer_host *host, struct peer
 
 /*
  * Queues a message; it is sent when the peer is up (so at once, then), in order.
- * Return: 0, -EMSGSIZE (body above LIMIT_FRAME_BODY), -ENOBUFS (the peer does not read; it will go
+ * Return: 0, -EMSGSIZE (body above LIMIT_PEER_BODY), -ENOBUFS (the peer does not read; it will go
  * down), -ENOMEM.
  */
 int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg);
+/* The same for a message that is packed already, header and body. */
+int peer_send_frame(struct peer *peer, const uint8_t *frame, size_t size);
+/* Ends a visit, when what was queued is sent; `down` follows from the loop. */
+void peer_release(struct peer *peer);
 /*
  * Ends the link, because its data connections are of no use any more: the other host is told
  * @reason, and `down` follows from the loop. The next peers_connect() makes a new one.
@@ -161,6 +170,8 @@ const char *peer_name(const struct peer *peer);
 /* "10.1.0.2:7470 via eth0"; "" while connecting. */
 const char *peer_address(const struct peer *peer);
 bool peer_is_up(const struct peer *peer);
+/* Of either side. */
+bool peer_is_visit(const struct peer *peer);
 /* A pointer of the caller's, NULL at first. */
 void peer_set_user(struct peer *peer, void *user);
 void *peer_user(const struct peer *peer);

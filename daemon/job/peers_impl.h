@@ -66,6 +66,8 @@ struct peers {
 	size_t nsettings;
 	uint8_t *hello; /* our LinkHello as a frame, owned */
 	size_t hello_size;
+	uint8_t *hello_visit; /* the same for a visit, owned */
+	size_t hello_visit_size;
 
 	struct list all;      /* struct peer */
 	struct hashmap by_id; /* struct peer whose host_id is known */
@@ -114,6 +116,8 @@ struct peer {
 	struct peers *peers;
 	enum peer_state state;
 	bool exposed; /* the owner knows it: down is due */
+	bool visit;   /* not the one of its host: no data connections, not in by_id */
+	bool leaving; /* a visit that is over */
 	bool id_known;
 	uint8_t host_id[PEER_HOST_ID];
 	char name[LIMIT_NAME];
@@ -133,7 +137,7 @@ struct peer {
 	struct link *parked;
 	struct peer_hello parked_hello;
 
-	struct peer_tokens tokens; /* unused ones; at the acceptor */
+	struct peer_tokens *tokens; /* unused ones, until up; at the acceptor, owned */
 	bool token_used[PEER_MAX_STREAMS];
 	unsigned int nstreams, streams_ready;
 	struct list streams; /* struct peer_stream, under way */
@@ -159,6 +163,8 @@ void peers_listen_stop(struct peers *peers);
 
 /* peer.c */
 int peer_new(struct peers *peers, struct peer **ret);
+/* A visitor comes in. @link: consumed */
+void peer_visited(struct peers *peers, struct link *link, const struct peer_hello *hello);
 int peer_identify(struct peer *peer, const uint8_t *host_id, const char *name);
 /* @link: consumed; goes on as the peer's. */
 void peer_adopt(struct peer *peer, struct link *link, bool initiator);

@@ -130,6 +130,10 @@ static void incoming_identified(struct incoming *in, struct peer_hello *hello)
 		peers->refused.ss_family = 0; /* mended */
 	}
 	incoming_free(in, false);
+	if (hello->msg->visit) {
+		peer_visited(peers, tls, hello);
+		return;
+	}
 	if (!peer) {
 		if (peer_new(peers, &peer) < 0) {
 			link_close(tls, false);

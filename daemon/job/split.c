@@ -15,6 +15,7 @@
 #include "job/comm.h"
 #include "job/formation.h"
 #include "job/member.h"
+#include "job/roster.h"
 #include "proto/base.h"
 #include "proto/msg.h"
 #include "util/log.h"
@@ -62,12 +63,25 @@ static struct split *split_free(struct split *s)
 	return NULL;
 }
 
-/* Tells all hosts of the parent, this one last; @s is gone afterwards. */
+/* The link to a host of the parent; a visit, if it is far away. */
+static struct hostlink *split_link(const struct split *s, uint32_t host)
+{
+	struct hostlink *l = s->parent->links[host];
+
+	if (!l && communicator_is_sparse(s->parent) && host != s->parent->host &&
+	    hostlink_connect(s->jobs, s->parent->plan->hosts[host], true, &l) < 0) {
+		return NULL;
+	}
+	return l;
+}
+
+/* Tells the hosts whose ranks wait, this one last; @s is gone afterwards. */
 static void split_fail(struct split *s, enum status status, const char *text)
 {
 	Rocecomm__Peer__CommFail msg = ROCECOMM__PEER__COMM_FAIL__INIT;
 	struct jobs *jobs = s->jobs;
 	uint8_t joined[UID_SIZE];
+	cleanup_free bool *told = calloc(s->parent->nhosts, sizeof(*told));
 
 	memcpy(joined, s->joined, UID_SIZE);
 	msg.uid.data = joined;
@@ -75,9 +89,16 @@ static void split_fail(struct split *s, enum status status, const char *text)
 	msg.status = status;
 	msg.text = (char *)(uintptr_t)text;
 	msg.rank = -1;
-	for (uint32_t h = 0; h < s->parent->nhosts; h++) {
-		hostlink_send(s->parent->links[h], PEER_MSG_COMM_FAIL, &msg.base);
+	for (uint32_t i = 0; told && i < s->parent->size; i++) {
+		/* The list may be sorted already. */
+		uint32_t host = s->parent->plan->host_of[s->ranks[i].rank];
+
+		if (s->ranks[i].here && !told[host]) {
+			told[host] = true;
+			hostlink_send(split_link(s, host), PEER_MSG_COMM_FAIL, &msg.base);
+		}
 	}
+	jobs_soon(jobs); /* ends visits */
 	split_free(s);
 	members_refuse(jobs, joined, -1, status, text);
 }
@@ -147,6 +168,19 @@ static void split_refuse(struct jobs *jobs, struct hostlink *l, const Rocecomm__
 
 static void split_complete(struct split *s);
 
+/* Does this rank live where the message comes from? */
+static bool split_rank_is_on(const struct communicator *parent, uint32_t rank,
+			     const struct hostlink *l)
+{
+	uint32_t host = parent->plan->host_of[rank];
+
+	if (!l) {
+		return host == parent->host;
+	}
+	return host != parent->host && memcmp(parent->plan->hosts[host]->host_id.data,
+					      peer_host_id(l->peer), PEER_HOST_ID) == 0;
+}
+
 /* See split.h. */
 void split_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Split *msg)
 {
@@ -162,7 +196,7 @@ void split_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Spl
 							   : parent->doom.text);
 		return;
 	}
-	if (msg->rank >= parent->size || parent->links[parent->plan->ranks[msg->rank]->host] != l) {
+	if (msg->rank >= parent->size || !split_rank_is_on(parent, msg->rank, l)) {
 		log_warn("a Split for rank %" PRIu32 " is dropped: the rank is not on that host",
 			 msg->rank);
 		return;
@@ -188,7 +222,17 @@ void split_join(struct jobs *jobs, struct hostlink *l, const Rocecomm__Peer__Spl
 
 bool split_on_split(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg)
 {
-	split_join(jobs, l, (const Rocecomm__Peer__Split *)msg);
+	const Rocecomm__Peer__Split *split = (const Rocecomm__Peer__Split *)msg;
+	Rocecomm__Peer__JoinTaken taken = ROCECOMM__PEER__JOIN_TAKEN__INIT;
+	uint8_t joined[UID_SIZE];
+
+	split_join(jobs, l, split);
+	if (peer_is_visit(l->peer) && split->parent.len == UID_SIZE &&
+	    split_uid(split->parent.data, split->number, joined) == 0) {
+		taken.uid.data = joined;
+		taken.uid.len = UID_SIZE;
+		hostlink_send(l, PEER_MSG_JOIN_TAKEN, &taken.base);
+	}
 	return false;
 }
 
@@ -207,63 +251,30 @@ static int split_compare(const void *va, const void *vb)
 	return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Scratch for the plan of one colour. */
-struct split_plan {
-	Rocecomm__Peer__CommPrepare plan;
-	Rocecomm__Peer__RankPlace *places; /* [parent->size] */
-	Rocecomm__Peer__RankPlace **ranks;
-	Rocecomm__Peer__Host **hosts; /* [parent->nhosts] */
-	struct hostlink **links;
-	uint32_t *index; /* [parent->nhosts] in the plan */
-};
-
-static void split_plan_deinit(struct split_plan *p)
-{
-	free(p->places);
-	free(p->ranks);
-	free(p->hosts);
-	free(p->links);
-	free(p->index);
-}
-
-static bool split_plan_init(struct split_plan *p, const struct communicator *parent)
-{
-	p->places = calloc(parent->size, sizeof(*p->places));
-	p->ranks = calloc(parent->size, sizeof(Rocecomm__Peer__RankPlace *));
-	p->hosts = calloc(parent->nhosts, sizeof(Rocecomm__Peer__Host *));
-	p->links = calloc(parent->nhosts, sizeof(struct hostlink *));
-	p->index = calloc(parent->nhosts, sizeof(*p->index));
-	return p->places && p->ranks && p->hosts && p->links && p->index;
-}
-
-/* Forms the ranks [first, end) of the sorted list. */
-static int split_form(struct split *s, struct split_plan *p, uint32_t first, uint32_t end,
-		      char *text, size_t size)
+/* Forms the ranks [first, end) of the sorted list. @index: [hosts of the parent], UINT32_MAX */
+static int split_form(struct split *s, uint32_t *index, uint32_t first, uint32_t end, char *text,
+		      size_t size)
 {
 	const struct communicator *parent = s->parent;
-	Rocecomm__Peer__CommPrepare *plan = &p->plan;
+	Rocecomm__Peer__CommPrepare *plan;
+	struct roster r;
+	int ret;
 
-	rocecomm__peer__comm_prepare__init(plan);
-	for (uint32_t h = 0; h < parent->nhosts; h++) {
-		p->index[h] = UINT32_MAX;
+	if (roster_init(&r, end - first, MIN(end - first, parent->nhosts)) < 0) {
+		roster_deinit(&r);
+		return STATUS_NO_MEMORY;
 	}
+	plan = &r.plan;
 	for (uint32_t i = first; i < end; i++) {
-		const Rocecomm__Peer__RankPlace *old = parent->plan->ranks[s->ranks[i].rank];
-		Rocecomm__Peer__RankPlace *place = &p->places[i - first];
+		uint32_t rank = s->ranks[i].rank, host = parent->plan->host_of[rank];
 
-		if (p->index[old->host] == UINT32_MAX) {
-			p->index[old->host] = (uint32_t)plan->n_hosts;
-			p->links[plan->n_hosts] = parent->links[old->host];
-			p->hosts[plan->n_hosts++] = parent->plan->hosts[old->host];
+		if (index[host] == UINT32_MAX) {
+			index[host] = roster_add_host(&r, parent->plan->hosts[host]);
 		}
-		*place = *old;
-		place->host = p->index[old->host];
-		place->parent_rank = s->ranks[i].rank;
-		p->ranks[i - first] = place;
+		roster_add_rank(&r, index[host], parent->plan->pids[rank],
+				roster_client(parent->plan, rank));
+		plan->parent_ranks[plan->n_parent_ranks++] = rank;
 	}
-	plan->n_ranks = end - first;
-	plan->ranks = p->ranks;
-	plan->hosts = p->hosts;
 	plan->name = s->name;
 	plan->joined.data = s->joined;
 	plan->joined.len = UID_SIZE;
@@ -271,16 +282,24 @@ static int split_form(struct split *s, struct split_plan *p, uint32_t first, uin
 	plan->parent.len = UID_SIZE;
 	plan->arrival_timeout_ms = s->arrival_timeout_ms;
 	plan->transfer_timeout_ms = s->transfer_timeout_ms;
-	return formation_start(s->jobs, plan, p->links, text, size);
+	ret = formation_start(s->jobs, plan, text, size);
+	for (uint32_t i = first; i < end; i++) {
+		index[parent->plan->host_of[s->ranks[i].rank]] = UINT32_MAX;
+	}
+	roster_deinit(&r);
+	return ret;
 }
 
 static void split_complete(struct split *s)
 {
-	struct split_plan p = {0};
+	cleanup_free uint32_t *index = calloc(s->parent->nhosts, sizeof(*index));
 	char text[LIMIT_ERROR_TEXT] = "the root daemon has no memory";
 	uint32_t n = s->parent->size, first = 0;
-	int r = split_plan_init(&p, s->parent) ? 0 : STATUS_NO_MEMORY;
+	int r = index ? 0 : STATUS_NO_MEMORY;
 
+	for (uint32_t h = 0; index && h < s->parent->nhosts; h++) {
+		index[h] = UINT32_MAX;
+	}
 	qsort(s->ranks, n, sizeof(*s->ranks), split_compare);
 	while (r == 0 && first < n) {
 		uint32_t end = first + 1;
@@ -289,11 +308,10 @@ static void split_complete(struct split *s)
 			end++;
 		}
 		if (s->ranks[first].color >= 0) {
-			r = split_form(s, &p, first, end, text, sizeof(text));
+			r = split_form(s, index, first, end, text, sizeof(text));
 		}
 		first = end;
 	}
-	split_plan_deinit(&p);
 	if (r != 0) {
 		split_fail(s, (enum status)r, text);
 	} else {

@@ -43,7 +43,7 @@ static void survey_own(struct survey *s, const struct communicator *c)
 	for (uint32_t i = 0; i < c->nlocal; i++) {
 		s->ranks[ours[i]] = (struct survey_rank){
 			.known = true,
-			.pid = c->plan->ranks[ours[i]]->pid,
+			.pid = c->plan->pids[ours[i]],
 			.posted = counter_get(&c->view->ranks[i].posted),
 			.idle_ms = idle_ms(&c->view->ranks[i]),
 		};
@@ -57,11 +57,13 @@ static void survey_ask(struct survey *s, struct communicator *c)
 	msg.id = s->id;
 	msg.uid.data = c->uid;
 	msg.uid.len = UID_SIZE;
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (c->links[h]) {
-			s->asked[h] = c->links[h];
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		struct hostlink *l = c->links[c->near[i]];
+
+		if (l) {
+			s->asked[i] = l;
 			s->pending++;
-			hostlink_send(c->links[h], PEER_MSG_STATUS_QUERY, &msg.base);
+			hostlink_send(l, PEER_MSG_STATUS_QUERY, &msg.base);
 		}
 	}
 }
@@ -79,13 +81,13 @@ int survey_start(struct communicator *c, void (*done)(void *arg, struct survey *
 	list_init(&s->link);
 	s->id = ++jobs->next_survey;
 	s->nranks = c->size;
-	s->nhosts = c->nhosts;
+	s->nasked = c->nnear;
 	s->done = done;
 	s->arg = arg;
 	s->deadline = jobs_now(jobs) + SURVEY_TIMEOUT_MS;
 	memcpy(s->uid, c->uid, UID_SIZE);
 	s->ranks = calloc(c->size, sizeof(*s->ranks));
-	s->asked = calloc(c->nhosts, sizeof(struct hostlink *));
+	s->asked = calloc((size_t)c->nnear + 1, sizeof(struct hostlink *));
 	if (!s->ranks || !s->asked) {
 		survey_free(s);
 		return err_origin(-ENOMEM);
@@ -131,7 +133,7 @@ void surveys_link_down(struct jobs *jobs, struct hostlink *l)
 	list_for_each (at, &jobs->surveys) {
 		struct survey *s = container_of(at, struct survey, link);
 
-		for (uint32_t h = 0; h < s->nhosts; h++) {
+		for (uint32_t h = 0; h < s->nasked; h++) {
 			if (s->asked[h] == l) {
 				s->asked[h] = NULL;
 				s->pending--;
@@ -164,7 +166,7 @@ bool survey_on_query(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *ms
 
 		rocecomm__peer__rank_state__init(&states[i]);
 		states[i].rank = rank;
-		states[i].pid = c->plan->ranks[rank]->pid;
+		states[i].pid = c->plan->pids[rank];
 		states[i].posted = counter_get(&c->view->ranks[i].posted);
 		states[i].idle_ms = idle_ms(&c->view->ranks[i]);
 		list[answer.n_ranks++] = &states[i];
@@ -181,10 +183,10 @@ bool survey_on_answer(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *m
 		struct survey *s = container_of(at, struct survey, link);
 		uint32_t h = 0;
 
-		while (h < s->nhosts && s->asked[h] != l) {
+		while (h < s->nasked && s->asked[h] != l) {
 			h++;
 		}
-		if (s->id != answer->id || h == s->nhosts) {
+		if (s->id != answer->id || h == s->nasked) {
 			continue;
 		}
 		for (size_t i = 0; i < answer->n_ranks; i++) {

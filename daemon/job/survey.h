@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Survey: what every rank of a communicator has posted, asked of all its hosts
+ * Survey: what every rank of a communicator has posted, asked of the hosts that are linked
  *
  * For rocectl and for the sentence of an arrival time-out: whoever waits wants to know for whom.
  * Hosts that have not answered within SURVEY_TIMEOUT_MS are left unknown.
@@ -35,8 +35,8 @@ struct survey {
 	uint8_t uid[UID_SIZE];
 	uint32_t nranks;
 	struct survey_rank *ranks;
-	uint32_t nhosts;
-	struct hostlink **asked; /* [nhosts]; NULL: answered, or not asked */
+	uint32_t nasked;
+	struct hostlink **asked; /* [nasked]; NULL: answered, or not asked */
 	uint32_t pending;
 	uint64_t deadline;
 	bool ready;

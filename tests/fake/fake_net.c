@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/base.h"
+#include "proto/frame.h"
 #include "util/list.h"
 #include "util/log.h"
 
@@ -26,6 +27,7 @@ struct event {
 	uint8_t *body;
 	size_t size;
 	struct peer *unknown; /* connected without a host id */
+	struct peer *visit;   /* the receiver's end of one; NULL: for the peer of the host */
 };
 
 struct peer {
@@ -37,6 +39,10 @@ struct peer {
 	void *user;
 	char name[32];
 	struct list unsent; /* of an unknown one */
+
+	struct list link; /* of a visit: peers.visits */
+	bool visit, leaving, exposed;
+	struct peer *twin; /* the other end; NULL: gone */
 };
 
 struct peers {
@@ -44,6 +50,7 @@ struct peers {
 	unsigned int index;
 	struct peer *peer[FAKE_HOSTS];
 	struct list inbox[FAKE_HOSTS]; /* struct event.link, by the other host */
+	struct list visits;
 };
 
 struct answer {
@@ -83,6 +90,7 @@ struct fake_net {
 	uint64_t random;
 	struct config *config;
 	unsigned int nhosts;
+	uint32_t mesh, fanout, visit_ranks;
 	struct fake_host hosts[FAKE_HOSTS];
 };
 
@@ -94,13 +102,32 @@ uint64_t fake_random(struct fake_net *net, uint64_t below)
 
 /* ---- peers -------------------------------------------------------------------------------- */
 
+static struct peer *visit_free(struct peer *p)
+{
+	if (p->twin) {
+		p->twin->twin = NULL;
+	}
+	list_remove(&p->link);
+	free(p);
+	return NULL;
+}
+
+static void event_free(struct event *e)
+{
+	list_remove(&e->link);
+	if (e->kind == EVENT_UP && e->visit && !e->visit->exposed) {
+		visit_free(e->visit); /* nobody has heard of it */
+	}
+	free(e->body);
+	free(e);
+}
+
 static void push(struct fake_net *net, unsigned int to, unsigned int from, struct event *e)
 {
 	if (net->hosts[to].alive) {
 		list_append(&net->hosts[to].peers.inbox[from], &e->link);
 	} else {
-		free(e->body);
-		free(e);
+		event_free(e);
 	}
 }
 
@@ -122,6 +149,7 @@ static struct peer *peer_make(struct peers *peers, unsigned int other)
 	p->owner = peers;
 	p->other = other;
 	list_init(&p->unsent);
+	list_init(&p->link);
 	snprintf(p->name, sizeof(p->name), "host%u", other);
 	memset(p->id, (int)other + 1, sizeof(p->id));
 	return p;
@@ -142,6 +170,29 @@ const struct peers_refusal *peers_last_refusal(const struct peers *peers)
 	return NULL;
 }
 
+/* Both ends are made at once, each is up when its event is delivered. */
+static struct peer *visit_new(struct peers *peers, unsigned int other, bool reached)
+{
+	struct fake_net *net = peers->net;
+	struct peer *p = peer_make(peers, other);
+	struct event *e = event_new(reached ? EVENT_UP : EVENT_REFUSED);
+
+	p->visit = p->known = p->exposed = true;
+	list_append(&peers->visits, &p->link);
+	e->visit = p;
+	push(net, peers->index, other, e);
+	if (reached) {
+		p->twin = peer_make(&net->hosts[other].peers, peers->index);
+		p->twin->visit = p->twin->known = true;
+		p->twin->twin = p;
+		list_append(&net->hosts[other].peers.visits, &p->twin->link);
+		e = event_new(EVENT_UP);
+		e->visit = p->twin;
+		push(net, other, peers->index, e);
+	}
+	return p;
+}
+
 int peers_connect(struct peers *peers, const struct peer_host *host, struct peer **ret)
 {
 	static const uint8_t none[PEER_HOST_ID];
@@ -155,8 +206,12 @@ int peers_connect(struct peers *peers, const struct peer_host *host, struct peer
 	if (other == peers->index) {
 		return -EINVAL;
 	}
-	if (known && peers->peer[other]) {
+	if (peers->peer[other] && (host->visit ? peers->peer[other]->up : known)) {
 		*ret = peers->peer[other];
+		return 0;
+	}
+	if (host->visit) {
+		*ret = visit_new(peers, other, reached);
 		return 0;
 	}
 	*ret = peer_make(peers, other);
@@ -186,16 +241,60 @@ static struct event *message_new(uint16_t type, const ProtobufCMessage *msg)
 	return e;
 }
 
-int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
+static void message_send(struct peer *peer, struct event *e)
 {
-	struct event *e = message_new(type, msg);
-
 	if (!peer->known) {
 		list_append(&peer->unsent, &e->link);
+	} else if (!peer->visit) {
+		push(peer->owner->net, peer->other, peer->owner->index, e);
+	} else if (peer->twin) {
+		e->visit = peer->twin;
+		push(peer->owner->net, peer->other, peer->owner->index, e);
 	} else {
+		event_free(e);
+	}
+}
+
+int peer_send(struct peer *peer, uint16_t type, const ProtobufCMessage *msg)
+{
+	message_send(peer, message_new(type, msg));
+	return 0;
+}
+
+int peer_send_frame(struct peer *peer, const uint8_t *frame, size_t size)
+{
+	struct event *e = event_new(EVENT_MESSAGE);
+
+	e->type = (uint16_t)(frame[4] | frame[5] << 8);
+	e->size = size - FRAME_HEADER;
+	e->body = malloc(size);
+	assert(e->body);
+	memcpy(e->body, frame + FRAME_HEADER, e->size);
+	message_send(peer, e);
+	return 0;
+}
+
+bool peer_is_visit(const struct peer *peer)
+{
+	return peer->visit;
+}
+
+void peer_release(struct peer *peer)
+{
+	struct event *e;
+
+	if (!peer->visit || peer->leaving) {
+		return;
+	}
+	peer->leaving = true;
+	if (peer->twin) {
+		e = event_new(EVENT_DOWN);
+		e->visit = peer->twin;
 		push(peer->owner->net, peer->other, peer->owner->index, e);
 	}
-	return 0;
+	e = event_new(EVENT_DOWN);
+	e->visit = peer;
+	push(peer->owner->net, peer->owner->index, peer->other, e);
 }
 
 void peer_break(struct peer *peer, const char *reason)
@@ -237,17 +336,31 @@ void *peer_user(const struct peer *peer)
 static void events_drop(struct list *list)
 {
 	while (!list_empty(list)) {
-		struct event *e = container_of(list_first(list), struct event, link);
-
-		list_remove(&e->link);
-		free(e->body);
-		free(e);
+		event_free(container_of(list_first(list), struct event, link));
 	}
+}
+
+/* What was on its way to it. */
+static void visit_drop(struct peer *p)
+{
+	list_for_each_safe (at, &p->owner->inbox[p->other]) {
+		struct event *e = container_of(at, struct event, link);
+
+		if (e->visit == p) {
+			e->visit = NULL;
+			event_free(e);
+		}
+	}
+	visit_free(p);
 }
 
 static void deliver_down(struct fake_host *h, struct peer *p, enum status status)
 {
 	jobs_peers_events.down(h->jobs, p, status, "the fake network lost it");
+	if (p->visit) {
+		visit_drop(p);
+		return;
+	}
 	if (h->peers.peer[p->other] == p) {
 		h->peers.peer[p->other] = NULL;
 	}
@@ -288,15 +401,26 @@ static void deliver_up(struct fake_host *h, unsigned int other, struct peer *unk
 	}
 }
 
+static void deliver_visit_up(struct fake_host *h, struct peer *p)
+{
+	p->exposed = true;
+	p->up = true;
+	jobs_peers_events.up(h->jobs, p);
+}
+
 static void deliver(struct fake_host *h, unsigned int other)
 {
 	struct event *e = container_of(list_first(&h->peers.inbox[other]), struct event, link);
-	struct peer *p = h->peers.peer[other];
+	struct peer *p = e->visit ? e->visit : h->peers.peer[other];
 
 	list_remove(&e->link);
 	switch (e->kind) {
 	case EVENT_UP:
-		deliver_up(h, other, e->unknown);
+		if (e->visit) {
+			deliver_visit_up(h, e->visit);
+		} else {
+			deliver_up(h, other, e->unknown);
+		}
 		break;
 	case EVENT_MESSAGE:
 		if (p && p->up) {
@@ -419,9 +543,7 @@ int engine_comm_add(struct engine *engine, const struct engine_comm_params *para
 	*ret = calloc(1, sizeof(**ret));
 	assert(*ret);
 	list_append(&engine->comms, &(*ret)->link);
-	for (uint32_t h = 0; h < params->layout->nhosts; h++) {
-		assert((params->peers[h] == NULL) == (h == params->host));
-	}
+	assert(params->peers[params->host] == NULL);
 	answer(engine, done, arg);
 	return 0;
 }
@@ -460,6 +582,9 @@ static void host_init(struct fake_net *net, unsigned int index)
 		.config = net->config,
 		.addresses = address,
 		.naddresses = 1,
+		.mesh_hosts = net->mesh,
+		.fanout = net->fanout,
+		.visit_ranks = net->visit_ranks,
 	};
 	char name[32];
 	int r;
@@ -472,6 +597,7 @@ static void host_init(struct fake_net *net, unsigned int index)
 	h->alive = true;
 	h->peers.net = net;
 	h->peers.index = index;
+	list_init(&h->peers.visits);
 	list_init(&h->engine.answers);
 	list_init(&h->engine.peers);
 	list_init(&h->engine.comms);
@@ -483,13 +609,17 @@ static void host_init(struct fake_net *net, unsigned int index)
 	jobs_set_peers(h->jobs, &h->peers);
 }
 
-struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed)
+static struct fake_net *net_new(unsigned int hosts, uint64_t seed, uint32_t mesh, uint32_t fanout,
+				uint32_t visit_ranks)
 {
 	struct fake_net *net = calloc(1, sizeof(*net));
 
 	assert(net && hosts <= FAKE_HOSTS);
 	net->random = seed * 2654435761u + 12345;
 	net->nhosts = hosts;
+	net->mesh = mesh;
+	net->fanout = fanout;
+	net->visit_ranks = visit_ranks;
 	log_set_level(LOG_LEVEL_ERROR);
 	uv_loop_init(&net->loop);
 	if (config_new(&net->config) < 0) {
@@ -499,6 +629,17 @@ struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed)
 		host_init(net, i);
 	}
 	return net;
+}
+
+struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed)
+{
+	return net_new(hosts, seed, 0, 0, 0);
+}
+
+struct fake_net *fake_net_new_wide(unsigned int hosts, uint64_t seed, uint32_t mesh,
+				   uint32_t fanout)
+{
+	return net_new(hosts, seed, mesh, fanout, 1);
 }
 
 static void host_on_closed(void *arg)
@@ -525,6 +666,10 @@ static void host_close(struct fake_host *h)
 		if (h->peers.peer[i]) {
 			deliver_down(h, h->peers.peer[i], STATUS_SHUTDOWN);
 		}
+	}
+	while (!list_empty(&h->peers.visits)) {
+		deliver_down(h, container_of(list_first(&h->peers.visits), struct peer, link),
+			     STATUS_SHUTDOWN);
 	}
 	host_answers(h);
 	jobs_close(h->jobs, host_on_closed, h);
@@ -621,11 +766,23 @@ static void inbox_lost(struct fake_host *h, unsigned int other)
 		struct event *e = container_of(list_first(inbox), struct event, link);
 		struct peer *unknown = e->unknown;
 
-		list_remove(&e->link);
-		free(e->body);
-		free(e);
+		event_free(e);
 		if (unknown) {
 			deliver_down(h, unknown, STATUS_UNREACHABLE);
+		}
+	}
+}
+
+static void visits_lost(struct fake_host *h, unsigned int other)
+{
+	list_for_each (at, &h->peers.visits) {
+		struct peer *p = container_of(at, struct peer, link);
+
+		if (p->other == other) {
+			struct event *e = event_new(EVENT_DOWN);
+
+			e->visit = p;
+			push(h->net, h->index, other, e);
 		}
 	}
 }
@@ -639,6 +796,7 @@ void fake_kill(struct fake_net *net, unsigned int host)
 	for (unsigned int i = 0; i < net->nhosts; i++) {
 		if (net->hosts[i].alive) {
 			inbox_lost(&net->hosts[i], host);
+			visits_lost(&net->hosts[i], host);
 			push(net, i, host, event_new(EVENT_DOWN));
 		}
 	}

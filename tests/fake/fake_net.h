@@ -23,7 +23,7 @@
 #include "job/jobs.h"
 #include "job/member.h"
 
-#define FAKE_HOSTS 6
+#define FAKE_HOSTS 12
 #define FAKE_RANKS 64
 
 struct fake_net;
@@ -48,6 +48,9 @@ struct fake_rank {
 };
 
 struct fake_net *fake_net_new(unsigned int hosts, uint64_t seed);
+/* Few count as many: communicators of more than @mesh hosts are sparse, all joins are visits. */
+struct fake_net *fake_net_new_wide(unsigned int hosts, uint64_t seed, uint32_t mesh,
+				   uint32_t fanout);
 /* All ranks have left. */
 struct fake_net *fake_net_free(struct fake_net *net);
 uv_loop_t *fake_loop(struct fake_net *net);

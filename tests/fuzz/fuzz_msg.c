@@ -51,7 +51,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&rocecomm__peer__rank__descriptor,
 	&rocecomm__peer__join__descriptor,
 	&rocecomm__peer__comm_prepare__descriptor,
-	&rocecomm__peer__rank_place__descriptor,
+	&rocecomm__peer__join_taken__descriptor,
 	&rocecomm__peer__comm_prepared__descriptor,
 	&rocecomm__peer__comm_go__descriptor,
 	&rocecomm__peer__comm_fail__descriptor,

@@ -77,7 +77,8 @@ static void take_frame(const struct frame *frame)
 
 static void take_stream(const uint8_t *data, size_t size, size_t step)
 {
-	const struct hello ours = {.min = PROTOCOL_VERSION_MIN, .max = PROTOCOL_VERSION_MAX};
+	const struct hello ours = {.min = PROTOCOL_PEER_VERSION_MIN,
+				   .max = PROTOCOL_PEER_VERSION_MAX};
 	struct frame_decoder decoder;
 	struct hello theirs;
 	uint16_t version;

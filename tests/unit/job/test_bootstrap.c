@@ -367,19 +367,164 @@ Test(bootstrap, shutdown)
 	fake_net_free(net);
 }
 
-/* One round: ranks join, split, die, hosts die, at any moment; in the end nothing is left. */
-static void storm(uint64_t seed)
+/* ---- many hosts --------------------------------------------------------------------------- */
+
+Test(bootstrap, wide)
 {
-	struct fake_net *net = fake_net_new(4, seed);
-	unsigned int n = 2 + (unsigned int)fake_random(net, 10);
-	unsigned int steps = (unsigned int)fake_random(net, 120);
+	struct fake_net *net = fake_net_new_wide(12, 20, 3, 2);
+	const struct communicator *c;
+	uint32_t links = 0;
+
+	join(net, 12, 24, 24);
+	fake_run(net);
+	expect(24, FAKE_READY, 0, "");
+	for (unsigned int i = 0; i < 24; i++) {
+		cr_assert_eq(ranks[i].m.comm->plan->wire, ranks[0].m.comm->plan->wire);
+		cr_assert_eq(ranks[i].m.rank, i);
+	}
+	c = ranks[11].m.comm;
+	for (uint32_t h = 0; h < 12; h++) {
+		links += c->links[h] != NULL;
+	}
+	cr_assert_lt(links, 10, "%u links", links);
+	cr_assert_eq(hashmap_count(&fake_jobs(net, 0)->rendezvous), 0);
+	leave_all(net, ranks, 24);
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_root_without_ranks)
+{
+	struct fake_net *net = fake_net_new_wide(12, 21, 3, 2);
+	uint8_t id[LIMIT_UNIQUE_ID];
+
+	cr_assert_eq(jobs_unique_id(fake_jobs(net, 0), id), 0);
+	for (unsigned int i = 0; i < 11; i++) {
+		fake_join(net, &ranks[i], 1 + i, id, i, 11);
+	}
+	fake_run(net);
+	expect(11, FAKE_READY, 0, "");
+	fake_kill(net, 0);
+	fake_run(net);
+	cr_assert_eq(ranks[10].m.comm->status, STATUS_OK);
+	leave_all(net, ranks, 11);
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_host_dies)
+{
+	struct fake_net *net = fake_net_new_wide(12, 22, 3, 2);
+
+	join(net, 12, 12, 12);
+	fake_run(net);
+	expect(12, FAKE_READY, 0, "");
+	fake_kill(net, 5);
+	fake_run(net);
+	for (unsigned int i = 0; i < 12; i++) {
+		if (i != 5) {
+			cr_assert_eq(ranks[i].m.comm->status, STATUS_PEER_DIED, "rank %u", i);
+			cr_assert(strstr(ranks[i].m.comm->text, "host5"), "%s",
+				  ranks[i].m.comm->text);
+		}
+	}
+	leave_all(net, ranks, 12);
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_rank_dies)
+{
+	struct fake_net *net = fake_net_new_wide(12, 23, 3, 2);
+
+	join(net, 12, 12, 12);
+	fake_run(net);
+	fake_leave(&ranks[7], "its process ended");
+	fake_run_ms(net, 150);
+	for (unsigned int i = 0; i < 12; i++) {
+		cr_assert(i == 7 || ranks[i].m.comm->status == STATUS_PEER_DIED, "rank %u", i);
+	}
+	leave_all(net, ranks, 12);
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_split)
+{
+	struct fake_net *net = fake_net_new_wide(12, 24, 3, 2);
+
+	join(net, 12, 24, 24);
+	fake_run(net);
+	for (unsigned int i = 0; i < 24; i++) {
+		fake_split(net, &more[i], &ranks[i], i % 5 == 4 ? -1 : (int32_t)(i % 2), 0);
+	}
+	fake_run(net);
+	for (unsigned int i = 0; i < 24; i++) {
+		cr_assert(i % 5 == 4 || more[i].state == FAKE_READY, "%s", more[i].text);
+	}
+	leave_all(net, more, 24);
+	leave_all(net, ranks, 24);
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_gives_up_after_its_visit)
+{
+	struct fake_net *net = fake_net_new_wide(12, 25, 3, 2);
+
+	join(net, 12, 11, 12);
+	fake_run(net);
+	expect(11, FAKE_JOINING, 0, "");
+	fake_leave(&ranks[3], "its process ended");
+	fake_run(net);
+	for (unsigned int i = 0; i < 11; i++) {
+		cr_assert(i == 3 || ranks[i].status == STATUS_PEER_DIED, "rank %u: %s", i,
+			  ranks[i].text);
+	}
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_times_out_after_its_visit)
+{
+	struct fake_net *net = fake_net_new_wide(12, 26, 3, 2);
+
+	fake_config(net)->join_timeout_ms = 200;
+	join(net, 12, 11, 12);
+	fake_run_ms(net, 300);
+	expect(11, FAKE_REFUSED, STATUS_TIMEOUT, "missing: 11");
+	fake_net_free(net);
+}
+
+Test(bootstrap, wide_host_dies_while_it_forms)
+{
+	for (unsigned int steps = 20; steps < 320; steps += 3) {
+		struct fake_net *net = fake_net_new_wide(12, steps, 3, 2);
+
+		join(net, 12, 12, 12);
+		for (unsigned int i = 0; i < steps; i++) {
+			fake_step(net);
+		}
+		fake_kill(net, 7);
+		/* The root does not know when it was on its list: nobody can be reached there. */
+		fake_run(net);
+		for (unsigned int i = 0; i < 12; i++) {
+			cr_assert(i == 7 || ranks[i].state == FAKE_REFUSED ||
+					  ranks[i].state == FAKE_JOINING ||
+					  ranks[i].m.comm->status == STATUS_PEER_DIED,
+				  "steps %u, rank %u: state %d", steps, i, ranks[i].state);
+		}
+		leave_all(net, ranks, 12);
+		fake_net_free(net);
+	}
+}
+
+/* One round: ranks join, split, die, hosts die, at any moment; in the end nothing is left. */
+static void storm(struct fake_net *net, unsigned int hosts, uint64_t seed)
+{
+	unsigned int n = 2 + (unsigned int)fake_random(net, 10 + hosts);
+	unsigned int steps = (unsigned int)fake_random(net, 30 * hosts);
 	bool env = fake_random(net, 2);
 	bool host_dies = fake_random(net, 3) == 0;
 	uint8_t id[LIMIT_UNIQUE_ID];
 
 	cr_assert_eq(jobs_unique_id(fake_jobs(net, 0), id), 0);
 	for (unsigned int i = 0; i < n; i++) {
-		unsigned int host = (unsigned int)fake_random(net, 4);
+		unsigned int host = (unsigned int)fake_random(net, hosts);
 
 		if (env) {
 			fake_join_env(net, &ranks[i], host, 0, "storm", i, n);
@@ -406,7 +551,7 @@ static void storm(uint64_t seed)
 		fake_step(net);
 	}
 	if (host_dies) {
-		fake_kill(net, (unsigned int)fake_random(net, 4));
+		fake_kill(net, (unsigned int)fake_random(net, hosts));
 	}
 	fake_run(net);
 	for (unsigned int i = 0; i < n; i++) {
@@ -427,6 +572,16 @@ static void storm(uint64_t seed)
 Test(bootstrap, storm)
 {
 	for (uint64_t seed = 1; seed <= 2000; seed++) {
-		storm(seed);
+		storm(fake_net_new(4, seed), 4, seed);
+	}
+}
+
+Test(bootstrap, wide_storm)
+{
+	for (uint64_t seed = 1; seed <= 600; seed++) {
+		unsigned int hosts = 2 + (unsigned int)(seed % (FAKE_HOSTS - 1));
+
+		storm(fake_net_new_wide(hosts, seed, 1 + seed % 3, 1 + (uint32_t)(seed / 3 % 3)),
+		      hosts, seed);
 	}
 }

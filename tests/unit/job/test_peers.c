@@ -87,6 +87,62 @@ Test(peers, queue_while_connecting_and_share)
 	side_close(&b);
 }
 
+/* A visit is a link of its own: beside the one that jobs share, and without data connections. */
+Test(peers, visit)
+{
+	for (int round = 0; round < 4; round++) {
+		struct peers_options oa = options(0xa1, "alpha"), ob = options(0xb2, "beta");
+		struct peer_host host = {.addresses = v4, .naddresses = 1, .visit = true};
+		struct side a, b;
+		struct peer *visit;
+
+		side_open(&a, &oa);
+		side_open(&b, &ob);
+		host.port = peers_port(b.peers);
+		if (round & 1) {
+			memcpy(host.host_id, id_b, sizeof(id_b));
+		}
+		cr_assert_eq(peers_connect(a.peers, &host, &visit), 0);
+		cr_assert(peer_is_visit(visit));
+		a.peer = visit;
+		send_text(&a, "early");
+		if (round & 2) {
+			peer_release(visit); /* what was queued goes out first */
+		}
+		cr_assert(run_until(&b.messages, 1, 2000), "round %d: %s", round, a.reason);
+		cr_assert_str_eq(b.body, "early");
+		cr_assert_null(peers_find(b.peers, id_a));
+		cr_assert_null(peers_find(a.peers, id_b));
+		cr_assert_eq(a.nfds + b.nfds, 0);
+		if (!(round & 2)) {
+			cr_assert(peer_is_visit(b.peer));
+			cr_assert_arr_eq(peer_host_id(visit), id_b, sizeof(id_b));
+			cr_assert_arr_eq(peer_host_id(b.peer), id_a, sizeof(id_a));
+			send_text(&b, "answer");
+			cr_assert(run_until(&a.messages, 1, 2000));
+			host = (struct peer_host){.addresses = v4, .naddresses = 1};
+			host.port = peers_port(a.peers);
+			a.peer = NULL;
+			cr_assert_eq(peers_connect(b.peers, &host, &b.peer), 0);
+			cr_assert_not(peer_is_visit(b.peer));
+			host.port = peers_port(b.peers);
+			host.visit = true;
+			memcpy(host.host_id, id_b, sizeof(id_b));
+			cr_assert(run_until(&b.ups, 2, 2000));
+			cr_assert(run_until(&a.ups, 2, 2000));
+			check_streams(&a, &b);
+			cr_assert_eq(peers_connect(a.peers, &host, &a.peer), 0);
+			cr_assert_not(peer_is_visit(a.peer), "a link that is up will do");
+			peer_release(visit);
+		}
+		cr_assert(run_until(&a.downs, 1, 2000) && run_until(&b.downs, 1, 2000));
+		run_for(20);
+		cr_assert(a.downs == 1 && b.downs == 1);
+		side_close(&a);
+		side_close(&b);
+	}
+}
+
 /* Both at once, by known or unknown id, either one first: one link on both sides, both learn it. */
 Test(peers, both_at_once)
 {

@@ -166,7 +166,7 @@ static void raw_open(struct raw *raw, struct side *s)
 {
 	raw_init(raw, tcp_connect(peers_port(s->peers)), false);
 	raw_run(raw, 30);
-	raw_hello(raw, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
+	raw_hello(raw, PROTOCOL_PEER_VERSION_MIN, PROTOCOL_PEER_VERSION_MAX);
 	raw_run(raw, 10);
 	cr_assert(!raw->ended);
 }
@@ -332,7 +332,7 @@ Test(peers_bad, version_skew_outgoing)
 	raw_run(&raw, 20);
 	cr_assert(run_until(&a.downs, 1, 500));
 	cr_assert_eq(a.status, STATUS_VERSION);
-	cr_assert(strstr(a.reason, "100 to 120") && strstr(a.reason, "1 to 1"), "%s", a.reason);
+	cr_assert(strstr(a.reason, "100 to 120") && strstr(a.reason, "2 to 2"), "%s", a.reason);
 	raw_deinit(&raw);
 	close(listener);
 	side_close(&a);

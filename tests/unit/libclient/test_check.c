@@ -132,7 +132,7 @@ Test(check, communicators)
 	id.bytes[0] = 1;
 	refused(roce_comm_init(client, &id, 2, 2, NULL, &c), ROCE_ERR_INVALID, "rank 2");
 	refused(roce_comm_init(client, &id, 0, 0, NULL, &c), ROCE_ERR_INVALID, "size 0");
-	refused(roce_comm_init(client, &id, 0, 70000, NULL, &c), ROCE_ERR_INVALID, "65536");
+	refused(roce_comm_init(client, &id, 0, 140000, NULL, &c), ROCE_ERR_INVALID, "131072");
 	refused(roce_comm_init(client, &id, 0, 2, &o, &c), ROCE_ERR_INVALID, "transfer -1");
 	refused(roce_comm_init(NULL, &id, 0, 2, NULL, &c), ROCE_ERR_INVALID, "client is NULL");
 	fake_set(&fake, fail[MSG_COMM_INIT], ROCE_ERR_EXISTS);
