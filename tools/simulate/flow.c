@@ -224,24 +224,66 @@ static uint64_t message_cost(const struct flow *f, const struct flow_host *h, ui
 	       link_bytes_ps(bytes * step->reduces, f->m->reduce_GBps);
 }
 
+/* Takes a core for @host, or lets it wait for one. */
+static bool take_core(struct flow *f, uint32_t host)
+{
+	struct flow_host *h = &f->hosts[host];
+
+	if (f->idle_cores == FLOW_NONE) {
+		return true;
+	}
+	if (f->idle_cores > 0) {
+		f->idle_cores--;
+		return true;
+	}
+	if (!h->waiting) {
+		h->waiting = true;
+		h->next_waiting = FLOW_NONE;
+		if (f->first_waiting == FLOW_NONE) {
+			f->first_waiting = host;
+		} else {
+			f->hosts[f->last_waiting].next_waiting = host;
+		}
+		f->last_waiting = host;
+	}
+	return false;
+}
+
+/* The core that a host leaves goes to the one that has waited longest. */
+static void leave_core(struct flow *f)
+{
+	uint32_t host = f->first_waiting;
+
+	if (f->idle_cores == FLOW_NONE) {
+		return;
+	}
+	f->idle_cores++;
+	if (host != FLOW_NONE) {
+		f->first_waiting = f->hosts[host].next_waiting;
+		f->hosts[host].waiting = false;
+		f->error = f->error ? f->error : cpu_next(f, host);
+	}
+}
+
 /* Takes the next task: messages first, so that the wire works while local steps compute. */
 static int cpu_next(struct flow *f, uint32_t host)
 {
 	struct flow_host *h = &f->hosts[host];
 	double slowest = MIN(f->m->copy_GBps, f->m->reduce_GBps);
 
+	if ((h->messages.head == FLOW_NONE && h->local.head == FLOW_NONE) || !take_core(f, host)) {
+		return 0;
+	}
 	if (h->messages.head != FLOW_NONE) {
 		h->running = fifo_take(f, &h->messages);
 		h->slice = flow_step_of(h, h->running) == h->shape->nsteps
 				   ? grant_cost(f, h)
 				   : message_cost(f, h, h->running);
-	} else if (h->local.head != FLOW_NONE) {
+	} else {
 		uint64_t most = slowest > 0 ? link_bytes_ps(OP_SLICE, slowest) : UINT64_MAX;
 
 		h->running = fifo_take(f, &h->local);
 		h->slice = MIN(f->tasks[h->running].left, most);
-	} else {
-		return 0;
 	}
 	flow_add_event(f, f->now + h->slice, EV_CPU, host, 0, 0, 0);
 	return f->error;
@@ -255,6 +297,7 @@ static void cpu_done(struct flow *f, uint32_t host)
 	uint64_t segment = f->runs[h->first_run + flow_run_of(h, task)].segment;
 
 	h->running = FLOW_NONE;
+	leave_core(f);
 	if (step == h->shape->nsteps) {
 		flow_grants_sent(f, host, segment);
 	} else if (h->shape->steps[step].kind == PLAN_SEND) {
@@ -427,6 +470,8 @@ int flow_run(const struct fleet *fleet, const struct link_model *m, uint64_t byt
 		.count = DIV_UP(bytes, FLOW_ESIZE),
 		.rails = (uint32_t)m->rails,
 		.free_parked = FLOW_NONE,
+		.idle_cores = m->cores > 0 ? (uint32_t)m->cores : FLOW_NONE,
+		.first_waiting = FLOW_NONE,
 	};
 	struct flow_result result = {0};
 	struct event e;

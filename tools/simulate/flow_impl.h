@@ -59,6 +59,8 @@ struct flow_host {
 	uint64_t sent;
 	uint64_t messages_sent;
 	uint64_t ended;
+	uint32_t next_waiting; /* host that waits for a core, too */
+	bool waiting;
 };
 
 struct flow_parked {
@@ -94,6 +96,8 @@ struct flow {
 		uint32_t *items;
 		size_t n, cap;
 	} ready;
+	uint32_t idle_cores; /* FLOW_NONE: each host has its own */
+	uint32_t first_waiting, last_waiting;
 	uint64_t events;
 	int error;
 };

@@ -8,7 +8,8 @@
  * the transport's stack), then one rail of the sender's NIC for m / gbit, is seen alpha_us later at
  * the receiver's NIC, occupies the same rail there for as long, and then takes the receiver's
  * progress thread, which copies or reduces what arrived. With racks, messages between them share
- * the uplinks, which have rack * rails * gbit / oversub in each direction.
+ * the uplinks, which have rack * rails * gbit / oversub in each direction. Hosts that are
+ * namespaces of one machine share its cores: only so many progress threads are at work at once.
  *
  * Times are integers in picoseconds, so a run is the same on every machine.
  *
@@ -30,6 +31,7 @@ struct link_model {
 	double rails;
 	double rack;
 	double oversub;
+	double cores;
 	double send_us;
 	double recv_us;
 	double stack_GBps;

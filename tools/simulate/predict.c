@@ -15,11 +15,11 @@ void predictor_deinit(struct predictor *p)
 	p->fleet = fleet_free(p->fleet);
 }
 
-/* Racks tell hosts apart, unless their uplinks never are short. */
+/* Racks tell hosts apart, unless their uplinks never are short; so does waiting for a core. */
 static enum fleet_mirror choose_mirror(const struct predictor *p, enum coll_kind kind,
 				       enum coll_algo algo, uint32_t nhosts)
 {
-	if (p->full || (p->model.rack > 0 && p->model.oversub > 1)) {
+	if (p->full || p->model.cores > 0 || (p->model.rack > 0 && p->model.oversub > 1)) {
 		return FLEET_FULL;
 	}
 	return fleet_mirror(kind, algo, nhosts);
