@@ -9,6 +9,7 @@ import sys
 
 from harness.lab import expect
 from harness.runner import Skip, test
+from test_costs import need_strace
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -29,8 +30,7 @@ def page(ctx, *options):
 @test
 def profile_by_counters_and_strace(ctx):
     """tools/profile: bytes and system calls of an operation."""
-    if not shutil.which("strace"):
-        raise Skip("no strace here")
+    need_strace(ctx)
     text = page(ctx, "--by", "none")
     sent = re.search(r"bytes sent, headers included +([0-9,]+) ", text)
     expect(sent and 65600 <= int(sent[1].replace(",", "")) <= 65700, text)
@@ -43,6 +43,8 @@ def profile_by_perf(ctx):
     """tools/profile: time or cycles by function."""
     sys.path.insert(0, os.path.join(TOP, "tools/profiling"))
     import functions  # pylint: disable=import-outside-toplevel
+    if ctx.sanitized:
+        raise Skip("sanitizers do not go with strace")
     if not functions.perf_event():
         raise Skip("perf is not here, or may not sample")
     text = page(ctx, "--by", "perf", "--reps", "300")

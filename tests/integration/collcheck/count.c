@@ -105,5 +105,9 @@ int mode_count(struct collcheck *cc)
 		return r;
 	}
 	pause_until_told("done");
+	if (strcmp(cc->variant, "plain") == 0) {
+		free(in);
+		free(out);
+	}
 	return 0;
 }
