@@ -267,8 +267,7 @@ class Lab:
         try:
             subprocess.run([self.program("tools/rocectl/rocectl"), "key", "new", self.key],
                            check=True, stdout=subprocess.DEVNULL)
-            self.hosts = [Host(self, i) for i in range(hosts)]
-            self._wire(mtu)
+            self._make_hosts(hosts, mtu)
         except BaseException:
             self.close()
             raise
@@ -292,6 +291,10 @@ class Lab:
                 env={**os.environ, **(env or {})})
         self.processes.append(process)
         return process
+
+    def _make_hosts(self, hosts, mtu):
+        self.hosts = [Host(self, i) for i in range(hosts)]
+        self._wire(mtu)
 
     def _wire(self, mtu):
         """Two hosts: a pair of interfaces. More: a bridge on the first."""

@@ -40,8 +40,9 @@ class Context:
         return Lab(self.build, hosts, slow=self.slow, **options)
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Integration tests (root).")
+def main(make_context=Context, description="Integration tests (root)."):
+    """Runs the tests that the command line names; their ctx is what make_context(options) returns."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--build", required=True, help="build directory")
     parser.add_argument("--short", action="store_true", help="fewer and shorter")
     parser.add_argument("--list", action="store_true")
@@ -54,7 +55,7 @@ def main():
         return 0
     if os.geteuid() != 0:
         sys.exit("integration: network namespaces need root")
-    context = Context(options)
+    context = make_context(options)
     counts = {"ok": 0, "not ok": 0, "skip": 0}
     for name, function in chosen:
         begin = time.monotonic()
