@@ -10,6 +10,8 @@
  * Thread: main      Owns: nothing      Locks: none
  */
 #include <criterion/criterion.h>
+#include <ctype.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,6 +108,28 @@ Test(simulate, model_values_are_checked)
 	cr_assert_eq(link_set(&m, "alpha_us=2.5", err, sizeof(err)), 0);
 	cr_assert_eq(m.alpha_us, 2.5);
 	cr_assert_null(link_find("token-ring"));
+}
+
+Test(simulate, man_page_has_every_key)
+{
+	static char page[1 << 16];
+	char file[] = __FILE__;
+	char text[512];
+	FILE *in;
+
+	snprintf(text, sizeof(text), "%s/../../../tools/man/rocecomm-simulate.1", dirname(file));
+	in = fopen(text, "r");
+	cr_assert(in, "%s cannot be opened from the build directory", text);
+	cr_assert_gt(fread(page, 1, sizeof(page) - 1, in), 0);
+	fclose(in);
+	for (size_t i = 0; i < link_nkeys; i++) {
+		snprintf(text, sizeof(text), "\n.It Cm %s\n%c%s.\n", link_keys[i].name,
+			 toupper((unsigned char)link_keys[i].help[0]), link_keys[i].help + 1);
+		cr_assert_not_null(strstr(page, text), "the page lacks:%s", text);
+	}
+	for (size_t i = 0; i < link_nmodels; i++) {
+		cr_assert_not_null(strstr(page, link_models[i].name), "%s", link_models[i].name);
+	}
 }
 
 Test(simulate, bytes_become_picoseconds)
