@@ -48,11 +48,15 @@ what is fair
   from roce_mem_alloc(), the others' is plain.
   Beside a trainer: every rank computes the same number of matrix products (the same machine code in
   one shared library), posts an allreduce without waiting, and so on; it waits for all at the end.
+  Open MPI is polled once after each product, as it gets on with its operations only in calls.
+  Communicator: roce_comm_init over daemons that are connected; MPI_Comm_split and MPI_Comm_free;
+  new_group and destroy_process_group.
 
 what is measured against
-  limit: no system can be below it. The larger of the wire's time (a one-way message, plus the bytes
-  that must leave a host at the speed of iperf3 in both directions at once) and the memory's (each
-  operand read once and each result written once at the speed of memcpy or of a sum of two sources).
+  limit: what no system should be below; it is measured too, so other load shows in it. The larger
+  of the wire's time (a one-way message, plus the bytes that must leave a host at the speed of iperf3
+  in both directions at once) and the memory's (each operand read once and each result written once
+  at the speed of memcpy or of a sum of two sources).
   Beside a trainer: the products alone.
 
 files in --out

@@ -3,9 +3,9 @@
 # SPDX-FileCopyrightText: The rocecomm authors
 """gloo_bench: Gloo (torch.distributed on CPU tensors) as tools/bench times it.
 
-One process a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; arguments, timing, checks and
-output are those of peer.c. Gloo's reductions work in place: the data are put back before a check, not
-before each repetition, so nothing but the operation is timed.
+One process a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; arguments, timing, checks
+and output are those of peer.c. Gloo's reductions work in place: the data are put back before a
+check, not before each repetition, so nothing but the operation is timed.
 """
 import ctypes
 import gc

@@ -8,7 +8,8 @@ import time
 from harness.lab import LabError
 from systems import INTERFACE, Launch
 
-SECONDS = 2  # of each run of iperf3
+SECONDS = 1  # of each run of iperf3
+TRIES = 3
 PORT = 5201
 
 
@@ -58,8 +59,9 @@ def measure(lab, programs, before=None):
     program = os.path.join(programs, "benchmark/limits")
     # A process for each direction where there are CPUs for four of them.
     many = len(os.sched_getaffinity(0)) >= 4
-    both = (_iperf(lab, [0, 1]) if many else _iperf(lab, [0], "--bidir")) / 2
-    single = _iperf(lab, [0])
+    both = max(_iperf(lab, [0, 1]) if many else _iperf(lab, [0], "--bidir")
+               for _ in range(TRIES)) / 2
+    single = max(_iperf(lab, [0]) for _ in range(TRIES))
     ping = _ping(lab, program)
     local = json.loads(lab.hosts[0].run(program, "local").stdout)
     found = {"wire_both_GBps": round(both, 3), "wire_single_GBps": round(max(single, both), 3),

@@ -45,7 +45,8 @@ class Panel:
                 place(time, *self.times, self.bottom, TOP))
 
     def text(self, x, y, words, anchor="middle", more=""):
-        self.out.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}"{more}>{escape(words)}</text>')
+        self.out.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}"{more}>'
+                        f"{escape(words)}</text>")
 
     def axes(self, title):
         time = self.times[0]
