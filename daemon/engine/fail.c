@@ -34,12 +34,24 @@ void comm_op_tell(struct op *op, enum status status)
 	}
 }
 
+/* Those whose memory nobody writes to; of some nothing is held, so that they may be gone later. */
+static void op_tell_others(struct op *op, enum status status)
+{
+	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
+		if (!op->posts[l].out_region) {
+			post_complete(op->comm, l, &op->posts[l], status, 0);
+		}
+	}
+}
+
 static void op_fail(struct op *op, enum status status)
 {
 	struct engine_comm *c = op->comm;
 	bool held = op->state == OP_ACTIVE && !op_cancel(op);
 
-	if (!held || op->ctx->slices == 0) {
+	if (held && op->ctx->slices) {
+		op_tell_others(op, status);
+	} else {
 		comm_op_tell(op, status);
 	}
 	c->progress->busy--;

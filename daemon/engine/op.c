@@ -350,8 +350,10 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	ctx->nseg = (uint32_t)nseg; /* op_start() has refused more */
 	ctx->eager = !v && nseg == 1 &&
 		     longest * ctx->esize * plan->msg_blocks / plan->msg_parts <= o->eager;
+	/* gatherv and scatterv: what is long is not known, each slice is looked at */
 	ctx->offload = ctx->comm->progress->workers && !ctx->eager &&
-		       longest * ctx->esize >= OP_OFFLOAD * (uint64_t)o->reduce_min;
+		       (longest * ctx->esize >= OP_OFFLOAD * (uint64_t)o->reduce_min ||
+			(v && coll_kind_has_root(op->sig.kind)));
 }
 
 static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)

@@ -98,9 +98,10 @@ static void make_engine(struct lab *lab, uint32_t h)
 {
 	/* Every test of the engine runs without reduction threads and with some. */
 	const char *threads = getenv("LAB_REDUCE_THREADS");
+	const char *min = getenv("LAB_REDUCE_MIN");
 	struct engine_options o = {
 		.reduce_threads = threads ? atoi(threads) : 0,
-		.reduce_min = 2048, /* much is worth it */
+		.reduce_min = min ? (uint32_t)atoi(min) : 2048, /* much is worth it */
 		.chunk = 64 << 10,
 		.eager = 16 << 10,
 		.eager_credits = 8,

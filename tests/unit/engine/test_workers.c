@@ -201,6 +201,7 @@ Test(workers, suit)
 
 #define MEM (24u << 20)
 #define HALF (MEM / 2)
+#define GATHERED 400000u
 
 static const uint32_t two_by_four[] = {0, 1, 0, 1, 1, 0, 0, 1};
 static const uint32_t three[] = {0, 1, 1, 2, 1, 2, 1};
@@ -335,6 +336,62 @@ Test(workers, nobody_writes_after_a_failure_was_told, .timeout = 120)
 		}
 		lab_free(lab);
 	}
+}
+
+/* Rank 0 gathers from ranks 0 to 2; rank 3 has nothing to give. */
+static void gather(struct lab *lab, uint32_t *t)
+{
+	uint64_t *args = (uint64_t *)(lab->ranks[0].mem + MEM - 4096);
+
+	for (uint32_t r = 0; r < 4; r++) {
+		args[r] = r == 3 ? 0 : GATHERED;
+		args[4 + r] = r * GATHERED;
+	}
+	for (uint32_t r = 0; r < 4; r++) {
+		struct shm_desc d = {.kind = COLL_GATHERV, .dtype = DTYPE_I64};
+
+		if (r != 3) {
+			d.count = GATHERED;
+			d.send_buf = 1;
+			d.send_off = HALF;
+		}
+		if (r == 0) {
+			d.recv_buf = d.args_buf = 1;
+			d.args_off = MEM - 4096;
+		}
+		t[r] = lab_post(lab, r, &d);
+	}
+}
+
+/*
+ * A rank that brought no memory dies in the middle: nothing holds its session, so it must not be
+ * told later than at once.
+ */
+Test(workers, death_of_a_rank_without_memory, .timeout = 120)
+{
+	setenv("LAB_REDUCE_THREADS", "2", 1);
+	setenv("LAB_REDUCE_MIN", "262144", 1); /* all of it is handed out at once */
+	for (uint32_t round = 0; round < 20; round++) {
+		struct lab *lab = lab_new((const uint32_t[]){0, 0, 0, 0}, 4, 1, MEM, NULL);
+		uint32_t t[4];
+
+		/* The first one fetches the plan. */
+		gather(lab, t);
+		for (uint32_t r = 0; r < 4; r++) {
+			cr_assert_eq(lab_wait(lab, r, t[r]), STATUS_OK);
+		}
+		gather(lab, t);
+		usleep(round * 50);
+		lab_kill(lab, 3);
+		for (uint32_t r = 0; r < 3; r++) {
+			int s = lab_wait(lab, r, t[r]);
+
+			cr_assert(s == STATUS_PEER_DIED || s == STATUS_ABORTED || s == STATUS_OK,
+				  "rank %u: %d", r, s);
+		}
+		lab_free(lab);
+	}
+	unsetenv("LAB_REDUCE_MIN");
 }
 
 /* The engine stops in the middle: the threads let go first. */
