@@ -171,7 +171,9 @@ static int run_derive(const struct arguments *args)
 {
 	const struct link_model *m = &args->grid.model;
 	struct derived d;
-	int r = derive(m, args->grid.colls ? args->grid.colls : UINT32_MAX, &d);
+	bool rules = args->form == DERIVE_RULES;
+	uint32_t kinds = args->grid.colls ? args->grid.colls : rules ? derive_kinds() : UINT32_MAX;
+	int r = derive(m, kinds, rules ? COLL_MAX_RULES : DERIVE_MAX_ROWS, &d);
 
 	if (!r) {
 		derive_print(&d, m, args->form, stdout);

@@ -143,7 +143,7 @@ static int fill_range(struct predictor *p, enum coll_kind kind, size_t range,
  * The cheapest table for the ranges [first, end): from the largest size down, each size takes the
  * best algorithm for all sizes from it on, or the one of the next size without another row.
  */
-static struct cut cut_sizes(const struct price_list *prices, size_t first, size_t end)
+static struct cut cut_sizes(const struct price_list *prices, double row, size_t first, size_t end)
 {
 	double from[SIZES + 1][COLL_ALGO_COUNT_] = {{0}}; /* price of sizes from s on, s with a */
 	enum coll_algo next[SIZES][COLL_ALGO_COUNT_] = {{0}};
@@ -156,7 +156,7 @@ static struct cut cut_sizes(const struct price_list *prices, size_t first, size_
 
 			next[s][a] = a;
 			for (unsigned int k = 0; s + 1 < SIZES && k < ARRAY_SIZE(preference); k++) {
-				double other = from[s + 1][preference[k]] + DERIVE_ROW;
+				double other = from[s + 1][preference[k]] + row;
 
 				if (other < best) {
 					best = other;
@@ -170,8 +170,8 @@ static struct cut cut_sizes(const struct price_list *prices, size_t first, size_
 		}
 	}
 	for (unsigned int i = 0; i < ARRAY_SIZE(preference); i++) {
-		if (from[0][preference[i]] + DERIVE_ROW < cut.price) {
-			cut.price = from[0][preference[i]] + DERIVE_ROW;
+		if (from[0][preference[i]] + row < cut.price) {
+			cut.price = from[0][preference[i]] + row;
 			cut.algo[0] = preference[i];
 		}
 	}
@@ -232,7 +232,7 @@ static void cut_ranges(struct derived *d, enum coll_kind kind, const struct pric
 	for (size_t i = RANGES; i-- > 0;) {
 		best[i] = NEVER * 4;
 		for (size_t end = i + 1; end <= RANGES; end++) {
-			double price = cut_sizes(prices, i, end).price + best[end];
+			double price = cut_sizes(prices, d->row, i, end).price + best[end];
 
 			if (price < best[i]) {
 				best[i] = price;
@@ -244,7 +244,7 @@ static void cut_ranges(struct derived *d, enum coll_kind kind, const struct pric
 		firsts[groups++] = i;
 	}
 	while (groups-- > 0) {
-		struct cut cut = cut_sizes(prices, firsts[groups], end_of[firsts[groups]]);
+		struct cut cut = cut_sizes(prices, d->row, firsts[groups], end_of[firsts[groups]]);
 
 		add_rows(d, kind, ranges[firsts[groups]].min_hosts, &cut);
 		add_regret(d, prices, firsts[groups], end_of[firsts[groups]], &cut, n);
@@ -280,10 +280,21 @@ static void copy_rows(struct derived *d, enum coll_kind from, enum coll_kind to)
 	}
 }
 
-static int derive_kind(struct predictor *p, enum coll_kind kind, struct derived *d, unsigned int *n)
+uint32_t derive_kinds(void)
 {
-	struct price_list *prices = calloc(1, sizeof(*prices));
-	int r = prices ? 0 : err_origin(-ENOMEM);
+	uint32_t kinds = 0;
+
+	for (unsigned int kind = 0; kind < COLL_SEND; kind++) {
+		if (!coll_kind_is_v(kind) && only_algo((enum coll_kind)kind) == COLL_ALGO_AUTO) {
+			kinds |= 1u << kind;
+		}
+	}
+	return kinds;
+}
+
+static int fill_prices(struct predictor *p, enum coll_kind kind, struct price_list *prices)
+{
+	int r = 0;
 
 	for (size_t i = 0; i < RANGES && !r; i++) {
 		if (isatty(STDERR_FILENO)) {
@@ -295,29 +306,19 @@ static int derive_kind(struct predictor *p, enum coll_kind kind, struct derived 
 	if (isatty(STDERR_FILENO)) {
 		fprintf(stderr, "\r\033[K");
 	}
-	if (!r) {
-		cut_ranges(d, kind, prices, n);
-	}
-	free(prices);
 	return r;
 }
 
-/**
- * derive() - the selection table of a link model
- * @m:      borrowed
- * @kinds:  bits (1 << kind)
- * @ret:    set on success only
- *
- * Return: 0 or a negative errno.
- */
-int derive(const struct link_model *m, uint32_t kinds, struct derived *ret)
+/* A table with rows at d->row each. Return: false when it has more than @max_rows. */
+static bool cut_all(struct derived *d, uint32_t kinds, uint32_t max_rows,
+		    const struct price_list *prices)
 {
-	struct derived *d = calloc(1, sizeof(*d));
-	struct predictor p = {.model = *m};
 	unsigned int n = 0;
-	int r = d ? 0 : err_origin(-ENOMEM);
 
-	for (unsigned int kind = 0; kind < COLL_SEND && !r; kind++) {
+	d->nrows = 0;
+	d->regret = 0;
+	d->worst = 0;
+	for (unsigned int kind = 0; kind < COLL_SEND; kind++) {
 		enum coll_algo only = only_algo((enum coll_kind)kind);
 
 		if (!(kinds >> kind & 1)) {
@@ -330,15 +331,46 @@ int derive(const struct link_model *m, uint32_t kinds, struct derived *ret)
 		} else if (kind == COLL_REDUCE_SCATTERV) {
 			copy_rows(d, COLL_REDUCE_SCATTER, COLL_REDUCE_SCATTERV);
 		} else {
-			r = derive_kind(&p, (enum coll_kind)kind, d, &n);
+			cut_ranges(d, (enum coll_kind)kind, &prices[kind], &n);
+		}
+		if (d->nrows > max_rows || d->nrows == DERIVE_MAX_ROWS) {
+			return false;
 		}
 	}
-	if (!r) {
-		d->events = p.events;
-		d->regret = n ? d->regret / n : 0;
-		*ret = *d;
+	d->regret = n ? d->regret / n : 0;
+	return true;
+}
+
+/**
+ * derive() - the selection table of a link model
+ * @m:         borrowed
+ * @kinds:     bits (1 << kind)
+ * @max_rows:  how many rows it may have
+ * @ret:       set on success only
+ *
+ * Return: 0 or a negative errno.
+ */
+int derive(const struct link_model *m, uint32_t kinds, uint32_t max_rows, struct derived *ret)
+{
+	cleanup_free struct derived *d = calloc(1, sizeof(*d));
+	cleanup_free struct price_list *prices = calloc(COLL_SEND, sizeof(*prices));
+	struct predictor p = {.model = *m};
+	int r = d && prices ? 0 : err_origin(-ENOMEM);
+
+	for (unsigned int kind = 0; kind < COLL_SEND && !r; kind++) {
+		if (kinds & derive_kinds() & 1u << kind) {
+			r = fill_prices(&p, (enum coll_kind)kind, &prices[kind]);
+		}
 	}
 	predictor_deinit(&p);
-	free(d);
-	return r;
+	if (r) {
+		return r;
+	}
+	d->events = p.events;
+	d->row = DERIVE_ROW;
+	while (!cut_all(d, kinds, max_rows, prices)) {
+		d->row *= 1.25;
+	}
+	*ret = *d;
+	return 0;
 }

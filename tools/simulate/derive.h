@@ -8,7 +8,7 @@
  * 8 ranks a host and all powers of two of bytes. Each range and size has a price for each
  * algorithm: by how much it is slower than the fastest, as the mean of logarithms. The table is the
  * one with the least sum of prices and of DERIVE_ROW for every row that it has, so a threshold is
- * only there when it pays.
+ * only there when it pays. When that is too many rows, they become dearer.
  *
  * Thread: main      Owns: what it returns      Locks: none
  */
@@ -27,6 +27,7 @@ struct derived {
 	struct coll_rule rows[DERIVE_MAX_ROWS];
 	double regret; /* the mean price of a size in a range, and the largest */
 	double worst;
+	double row; /* what a row cost in the end */
 	uint64_t events;
 };
 
@@ -36,8 +37,13 @@ enum derive_form {
 	DERIVE_RULES, /* the configuration's `algorithms` */
 };
 
-/* @kinds: bits; kinds with one algorithm get one row. Return: 0 or a negative errno. */
-int derive(const struct link_model *m, uint32_t kinds, struct derived *ret);
+/* Kinds whose algorithm must be chosen, without those that take the table of another one. */
+uint32_t derive_kinds(void);
+/*
+ * @kinds: bits; kinds with one algorithm get one row. @max_rows: at most DERIVE_MAX_ROWS, at least
+ * one a kind. Return: 0 or a negative errno.
+ */
+int derive(const struct link_model *m, uint32_t kinds, uint32_t max_rows, struct derived *ret);
 void derive_print(const struct derived *d, const struct link_model *m, enum derive_form form,
 		  FILE *out);
 
