@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Verbs backend: frames, credits and sequence numbers
+ *
+ * A frame is sent only against a credit: a buffer that the peer has posted on this rail. Credits
+ * come back in the header of any frame of the rail; when half of them are owed and nothing else
+ * goes that way, in a CREDIT frame, for which the last two credits are kept. Each end answers
+ * CREDIT frames with others only after half a round of buffers, so they do not keep each other
+ * busy.
+ *
+ * Thread: the progress thread that owns the context      Owns: nothing      Locks: none
+ */
+#include <string.h>
+
+#include "transport/verbs/verbs_impl.h"
+
+struct verbs_frame *verbs_frame_get(struct verbs *v, bool control)
+{
+	struct list *l = list_first(&v->free_frames);
+
+	if (!l || (!control && v->nframes_free <= VERBS_FRAMES_KEPT)) {
+		return NULL;
+	}
+	list_remove(l);
+	v->nframes_free--;
+	return container_of(l, struct verbs_frame, link);
+}
+
+void verbs_frame_put(struct verbs *v, struct verbs_frame *f)
+{
+	list_remove(&f->link);
+	/* The one used last is still in the cache. */
+	list_prepend(&v->free_frames, &f->link);
+	v->nframes_free++;
+}
+
+struct verbs_frame_header *verbs_frame_start(struct verbs_frame *f, enum verbs_frame_type type,
+					     uint32_t length)
+{
+	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
+
+	memset(h, 0, sizeof(*h));
+	h->magic = VERBS_MAGIC;
+	h->type = (uint8_t)type;
+	h->length = length;
+	f->size = (uint32_t)sizeof(*h) + length;
+	f->sequenced = type < VERBS_CREDIT;
+	return h;
+}
+
+/*
+ * May another sequence number be used? With one rail frames arrive in order. With several, one that
+ * is lost with its rail must come again before the others are too far ahead.
+ */
+static bool window_open(const struct verbs_peer *peer)
+{
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
+		const struct verbs_qp *qp = peer->rails[i] ? peer->rails[i]->qps[0] : NULL;
+
+		for (uint32_t s = qp ? qp->sq_head : 0; qp && s != qp->sq_tail; s++) {
+			const struct verbs_entry *e = &qp->sq[s % qp->sq_size];
+			const struct verbs_frame *f = e->object;
+
+			if (e->kind == VERBS_ENTRY_FRAME && f->sequenced) {
+				const struct verbs_frame_header *h = (const void *)f->data;
+
+				if (peer->tx_seq - h->seq >= VERBS_WINDOW / 2) {
+					return false;
+				}
+				break;
+			}
+		}
+	}
+	return true;
+}
+
+static bool one_rail(const struct verbs_peer *peer)
+{
+	return (peer->up & (peer->up - 1)) == 0;
+}
+
+struct verbs_rail *verbs_frame_rail(struct verbs_peer *peer)
+{
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
+		struct verbs_rail *rail = peer->rails[i];
+
+		if (peer->up & 1u << i && rail->credits > VERBS_RESERVE &&
+		    verbs_qp_room(rail->qps[0]) > VERBS_RESERVE) {
+			return one_rail(peer) || window_open(peer) ? rail : NULL;
+		}
+	}
+	return NULL;
+}
+
+/* Unasked completions are implied by later ones; a frame's buffer stays busy until then. */
+static bool wants_signal(const struct verbs *v, const struct verbs_rail *rail)
+{
+	const struct verbs_qp *qp = rail->qps[0];
+
+	return qp->sq_tail + 1 - qp->sq_asked >= MIN(VERBS_SIGNAL, qp->sq_size / 4) ||
+	       !one_rail(rail->peer) || v->nframes_free < v->options.frames / 2 ||
+	       rail->state != VERBS_RAIL_UP;
+}
+
+void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
+{
+	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
+	struct verbs_peer *peer = rail->peer;
+	struct verbs *v = peer->v;
+	struct verbs_qp *qp = rail->qps[0];
+	struct ibv_send_wr *wr;
+
+	assert(rail->credits > 0);
+	if (f->sequenced && h->seq == 0) {
+		h->seq = peer->tx_seq++;
+		if (peer->tx_seq == 0) {
+			peer->tx_seq = 1;
+		}
+	}
+	h->credits = (uint16_t)MIN(rail->owed, UINT16_MAX);
+	rail->owed -= h->credits;
+	rail->credits--;
+	wr = verbs_qp_push(qp, VERBS_ENTRY_FRAME, f, wants_signal(v, rail));
+	wr->opcode = IBV_WR_SEND;
+	wr->num_sge = 1;
+	wr->sg_list[0].addr = (uintptr_t)f->data;
+	wr->sg_list[0].length = f->size;
+	wr->sg_list[0].lkey = v->buffers->mr[rail->dev->device->index]->lkey;
+	if (f->size <= qp->inline_max) {
+		wr->send_flags |= IBV_SEND_INLINE;
+	}
+	v->stats.frames_sent++;
+	v->stats.bytes_sent += f->size;
+}
+
+void verbs_frame_send(struct verbs_peer *peer, struct verbs_frame *f)
+{
+	struct verbs_rail *rail = list_empty(&peer->ready) ? verbs_frame_rail(peer) : NULL;
+
+	if (rail) {
+		verbs_frame_post(rail, f);
+	} else {
+		list_append(&peer->ready, &f->link);
+	}
+}
+
+void verbs_frames_pump(struct verbs_peer *peer)
+{
+	struct verbs_rail *rail;
+	struct list *l;
+
+	while ((l = list_first(&peer->ready)) && (rail = verbs_frame_rail(peer))) {
+		list_remove(l);
+		verbs_frame_post(rail, container_of(l, struct verbs_frame, link));
+	}
+}
+
+void verbs_credits_return(struct verbs_rail *rail)
+{
+	struct verbs *v = rail->peer->v;
+	struct verbs_frame *f;
+
+	if ((rail->state != VERBS_RAIL_UP && rail->state != VERBS_RAIL_PROBING) ||
+	    rail->owed < v->options.credits / 2 || rail->credits == 0 ||
+	    verbs_qp_room(rail->qps[0]) == 0) {
+		return;
+	}
+	f = verbs_frame_get(v, true);
+	if (!f) {
+		verbs_peer_dirty(rail->peer);
+		return;
+	}
+	verbs_frame_start(f, VERBS_CREDIT, 0);
+	verbs_frame_post(rail, f);
+}
+
+/* Return: whether it is the first with this number; a number too far ahead breaks the rules. */
+static bool is_new(struct verbs_peer *peer, uint32_t seq)
+{
+	uint32_t ahead = seq - peer->rx_low;
+	uint64_t *word = &peer->rx_bits[seq % VERBS_WINDOW / 64];
+	uint64_t bit = UINT64_C(1) << (seq % 64);
+
+	if (seq == 0 || (ahead >= VERBS_WINDOW && ahead < UINT32_MAX / 2)) {
+		verbs_peer_violation(peer, "a sequence number that cannot be");
+		return false;
+	}
+	if (ahead >= UINT32_MAX / 2 || *word & bit) {
+		peer->v->stats.strays++;
+		return false;
+	}
+	*word |= bit;
+	for (;;) {
+		word = &peer->rx_bits[peer->rx_low % VERBS_WINDOW / 64];
+		bit = UINT64_C(1) << (peer->rx_low % 64);
+		if (peer->rx_low != 0 && !(*word & bit)) {
+			return true;
+		}
+		*word &= ~bit;
+		peer->rx_low++;
+	}
+}
+
+static void answer_probe(struct verbs_rail *rail, const struct verbs_frame_header *h)
+{
+	struct verbs *v = rail->peer->v;
+	struct verbs_frame *f;
+
+	if (rail->credits == 0 || !rail->qps[0]->qp || verbs_qp_room(rail->qps[0]) == 0 ||
+	    (rail->state != VERBS_RAIL_UP && rail->state != VERBS_RAIL_PROBING)) {
+		return;
+	}
+	f = verbs_frame_get(v, true);
+	if (f) {
+		verbs_frame_start(f, VERBS_PROBE_ACK, MIN(h->length, v->options.eager + WIRE_SIZE))
+			->epoch = h->epoch;
+		memset(verbs_frame_body(f), 0, f->size - sizeof(*h));
+		verbs_frame_post(rail, f);
+	}
+}
+
+static void dispatch_rail(struct verbs_rail *rail, const struct verbs_frame_header *h,
+			  const uint8_t *body)
+{
+	switch (h->type) {
+	case VERBS_CREDIT:
+		break;
+	case VERBS_PROBE:
+		answer_probe(rail, h);
+		break;
+	case VERBS_PROBE_ACK:
+		if (h->epoch == rail->epoch) {
+			rail->probe_acked = true;
+			verbs_rail_probe_done(rail);
+		}
+		break;
+	case VERBS_CHECK:
+		verbs_check_arrived(rail, h, body);
+		break;
+	}
+}
+
+static void dispatch(struct verbs_peer *peer, const struct verbs_frame_header *h,
+		     const uint8_t *body)
+{
+	switch (h->type) {
+	case VERBS_EAGER:
+		verbs_recv_eager(peer, h, body);
+		break;
+	case VERBS_RTS:
+		verbs_recv_rts(peer, h, body);
+		break;
+	case VERBS_CTS:
+		verbs_send_granted(peer, h, body);
+		break;
+	case VERBS_DOWN:
+		verbs_rail_down(peer, h, body);
+		break;
+	case VERBS_DRAINED:
+		verbs_rail_drained(peer, h);
+		break;
+	case VERBS_RESUME:
+		verbs_resume_asked(peer, h, body);
+		break;
+	case VERBS_STATE:
+		verbs_resume_answered(peer, h, body);
+		break;
+	case VERBS_OPEN:
+	case VERBS_OPENED:
+		if (h->length != sizeof(struct verbs_blob)) {
+			verbs_peer_violation(peer, "a blob of a wrong size");
+		} else if (h->type == VERBS_OPEN) {
+			verbs_rail_offered(peer, (const struct verbs_blob *)body);
+		} else {
+			verbs_rail_accepted(peer, (const struct verbs_blob *)body);
+		}
+		break;
+	}
+}
+
+/* A frame is in the buffer; what is wrong with it is the peer's fault. */
+void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
+{
+	const struct verbs_frame_header *h = (const struct verbs_frame_header *)data;
+	struct verbs_peer *peer = rail->peer;
+
+	if (size < sizeof(*h) || h->magic != VERBS_MAGIC || h->type == 0 ||
+	    h->type >= VERBS_FRAME_COUNT_ || h->length != size - sizeof(*h)) {
+		verbs_peer_violation(peer, "a frame that cannot be");
+		return;
+	}
+	peer->v->stats.frames_received++;
+	peer->v->stats.bytes_received += size;
+	rail->credits += h->credits;
+	if (rail->credits > rail->remote.credits) {
+		verbs_peer_violation(peer, "more credits than there are");
+		return;
+	}
+	if (h->type >= VERBS_CREDIT) {
+		dispatch_rail(rail, h, data + sizeof(*h));
+	} else if (is_new(peer, h->seq)) {
+		dispatch(peer, h, data + sizeof(*h));
+	}
+}

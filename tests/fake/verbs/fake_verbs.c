@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Fake verbs: the objects
+ *
+ * Thread: the test's      Owns: see fake_verbs.h      Locks: none
+ */
+#include "tests/fake/verbs/fake_verbs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "proto/base.h"
+#include "tests/fake/verbs/fake_impl.h"
+
+static struct fake_device *device_of(struct ibv_context *context)
+{
+	return container_of(context, struct fake_context, context)->device;
+}
+
+static struct ibv_device **get_device_list(void *arg, int *n)
+{
+	struct fake_host *h = arg;
+	struct ibv_device **list = calloc(FAKE_DEVICES + 1, sizeof(*list));
+
+	*n = 0;
+	for (uint32_t i = 0; i < h->net->ndevices; i++) {
+		if (h->net->devices[i]->host == h->index && h->net->devices[i]->present) {
+			list[(*n)++] = &h->net->devices[i]->device;
+		}
+	}
+	return list;
+}
+
+static void free_device_list(void *arg, struct ibv_device **list)
+{
+	free(list);
+}
+
+static struct ibv_context *open_device(struct ibv_device *device)
+{
+	struct fake_device *d = container_of(device, struct fake_device, device);
+	struct fake_context *c;
+
+	if (d->caps.open_errno) {
+		errno = d->caps.open_errno;
+		return NULL;
+	}
+	c = calloc(1, sizeof(*c));
+	c->device = d;
+	c->context.device = device;
+	c->context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	return &c->context;
+}
+
+static int close_device(struct ibv_context *context)
+{
+	close(context->async_fd);
+	free(container_of(context, struct fake_context, context));
+	return 0;
+}
+
+static int query_device(struct ibv_context *context, struct ibv_device_attr *ret)
+{
+	const struct fake_caps *c = &device_of(context)->caps;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->max_qp = c->max_qp;
+	ret->max_qp_wr = c->max_qp_wr;
+	ret->max_cq = c->max_cq;
+	ret->max_cqe = c->max_cqe;
+	ret->max_mr = c->max_mr;
+	ret->max_sge = c->max_sge;
+	ret->phys_port_cnt = 1;
+	return 0;
+}
+
+static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *ret)
+{
+	*ret = device_of(context)->port;
+	return device_of(context)->present && port == 1 ? 0 : ENODEV;
+}
+
+static int query_gid(struct ibv_context *context, uint8_t port, uint32_t index,
+		     struct ibv_gid_entry *ret)
+{
+	const struct fake_gid *g = &device_of(context)->gids[index];
+
+	if (!g->valid) {
+		return EINVAL;
+	}
+	*ret = (struct ibv_gid_entry){.gid = g->gid,
+				      .gid_index = index,
+				      .port_num = port,
+				      .gid_type = g->type,
+				      .ndev_ifindex = g->ifindex};
+	return 0;
+}
+
+static int netdev(void *arg, uint32_t ifindex, struct verbs_netdev *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	snprintf(ret->name, sizeof(ret->name), "eth%u", ifindex % 100);
+	ret->vlan = (uint16_t)(ifindex / 100);
+	return 0;
+}
+
+static int read_file(void *arg, const char *path, char *buf, size_t size)
+{
+	snprintf(buf, size, "1");
+	return strstr(path, "numa_node") ? 0 : -ENOENT;
+}
+
+static int read_link(void *arg, const char *path, char *buf, size_t size)
+{
+	snprintf(buf, size, "../../../0000:3b:00.0");
+	return 0;
+}
+
+static int get_async_event(struct ibv_context *context, struct ibv_async_event *ret)
+{
+	struct fake_device *d = device_of(context);
+	struct fake_net *net = d->net;
+
+	for (uint32_t i = 0; i < net->nevents; i++) {
+		if (net->events[i].device == d) {
+			*ret = net->events[i].event;
+			net->nevents--;
+			memmove(&net->events[i], &net->events[i + 1],
+				(net->nevents - i) * sizeof(net->events[0]));
+			return 0;
+		}
+	}
+	errno = EAGAIN;
+	return -1;
+}
+
+static void ack_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+}
+
+static struct ibv_pd *alloc_pd(struct ibv_context *context)
+{
+	struct ibv_pd *pd = calloc(1, sizeof(*pd));
+
+	pd->context = context;
+	return pd;
+}
+
+static int dealloc_pd(struct ibv_pd *pd)
+{
+	free(pd);
+	return 0;
+}
+
+static struct ibv_mr *reg(struct ibv_pd *pd, void *base, size_t size, unsigned int access,
+			  int error)
+{
+	struct fake_device *d = device_of(pd->context);
+	struct fake_mr *m;
+
+	if (error || d->mrs >= d->caps.max_mr) {
+		errno = error ? error : ENOMEM;
+		return NULL;
+	}
+	m = calloc(1, sizeof(*m));
+	m->device = d;
+	m->access = access;
+	m->mr.addr = base;
+	m->mr.length = size;
+	m->mr.lkey = m->mr.rkey = d->net->next_key++;
+	d->mrs++;
+	list_append(&d->net->mrs, &m->link);
+	return &m->mr;
+}
+
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t size, unsigned int access)
+{
+	return reg(pd, base, size, access, device_of(pd->context)->caps.reg_errno);
+}
+
+static struct ibv_mr *reg_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t size, uint64_t iova,
+				 int fd, unsigned int access)
+{
+	return reg(pd, (void *)(uintptr_t)iova, size, access,
+		   device_of(pd->context)->caps.dmabuf_errno);
+}
+
+static int dereg_mr(struct ibv_mr *mr)
+{
+	struct fake_mr *m = container_of(mr, struct fake_mr, mr);
+
+	list_remove(&m->link);
+	m->device->mrs--;
+	free(m);
+	return 0;
+}
+
+static struct ibv_comp_channel *create_channel(struct ibv_context *context)
+{
+	struct fake_channel *c = calloc(1, sizeof(*c));
+
+	c->channel.context = context;
+	c->channel.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+	return &c->channel;
+}
+
+static int destroy_channel(struct ibv_comp_channel *channel)
+{
+	close(channel->fd);
+	free(container_of(channel, struct fake_channel, channel));
+	return 0;
+}
+
+static struct ibv_cq *create_cq(struct ibv_context *context, int entries, void *user,
+				struct ibv_comp_channel *channel)
+{
+	struct fake_device *d = device_of(context);
+	struct fake_cq *c;
+
+	if (d->cqs >= d->caps.max_cq || entries > d->caps.max_cqe) {
+		errno = d->cqs >= d->caps.max_cq ? ENOMEM : EINVAL;
+		return NULL;
+	}
+	c = calloc(1, sizeof(*c));
+	c->device = d;
+	c->cq.context = context;
+	c->cq.channel = channel;
+	c->cq.cqe = entries;
+	c->wc = calloc((size_t)entries, sizeof(*c->wc));
+	d->cqs++;
+	return &c->cq;
+}
+
+static int destroy_cq(struct ibv_cq *cq)
+{
+	struct fake_cq *c = container_of(cq, struct fake_cq, cq);
+
+	if (c->device->net->mangler.held_for == c) {
+		c->device->net->mangler.held_for = NULL;
+	}
+	c->device->cqs--;
+	free(c->wc);
+	free(c);
+	return 0;
+}
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *ret)
+{
+	struct fake_cq *c = container_of(cq, struct fake_cq, cq);
+	int got = 0;
+
+	while (got < n && c->count > 0) {
+		ret[got++] = c->wc[c->head++ % (uint32_t)cq->cqe];
+		c->count--;
+	}
+	return got;
+}
+
+static int notify_cq(struct ibv_cq *cq)
+{
+	container_of(cq, struct fake_cq, cq)->armed = true;
+	return 0;
+}
+
+static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ret)
+{
+	struct fake_channel *c = container_of(channel, struct fake_channel, channel);
+	uint64_t one;
+
+	if (c->events == 0) {
+		errno = EAGAIN;
+		return -1;
+	}
+	assert(read(channel->fd, &one, sizeof(one)) == sizeof(one));
+	*ret = c->cq[0];
+	memmove(c->cq, c->cq + 1, --c->events * sizeof(c->cq[0]));
+	return 0;
+}
+
+static void ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+}
+
+static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct fake_device *d = device_of(pd->context);
+	struct fake_qp *q;
+
+	if (d->qps >= d->caps.max_qp || attr->cap.max_inline_data > d->caps.max_inline ||
+	    attr->cap.max_send_wr > (uint32_t)d->caps.max_qp_wr ||
+	    attr->cap.max_recv_wr > (uint32_t)d->caps.max_qp_wr) {
+		errno = d->qps >= d->caps.max_qp ? ENOMEM : EINVAL;
+		return NULL;
+	}
+	q = calloc(1, sizeof(*q));
+	q->device = d;
+	q->cap = attr->cap;
+	q->qp.context = pd->context;
+	q->qp.pd = pd;
+	q->qp.send_cq = attr->send_cq;
+	q->qp.recv_cq = attr->recv_cq;
+	q->qp.qp_num = d->net->next_qpn++;
+	q->rq = calloc(attr->cap.max_recv_wr, sizeof(*q->rq));
+	list_init(&q->sq);
+	list_append(&d->net->qps, &q->link);
+	d->qps++;
+	return &q->qp;
+}
+
+static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	struct fake_qp *q = container_of(qp, struct fake_qp, qp);
+
+	assert(mask & IBV_QP_STATE);
+	switch (attr->qp_state) {
+	case IBV_QPS_INIT:
+		assert(qp->state == IBV_QPS_RESET);
+		break;
+	case IBV_QPS_RTR:
+		assert(qp->state == IBV_QPS_INIT);
+		if (q->device->caps.rtr_errno) {
+			return q->device->caps.rtr_errno;
+		}
+		if (!q->device->gids[attr->ah_attr.grh.sgid_index].valid) {
+			return EINVAL;
+		}
+		q->attr = *attr;
+		break;
+	case IBV_QPS_RTS:
+		assert(qp->state == IBV_QPS_RTR);
+		assert(attr->retry_cnt < 7 && attr->rnr_retry < 7 && attr->timeout > 0);
+		q->attr.timeout = attr->timeout;
+		q->attr.retry_cnt = attr->retry_cnt;
+		break;
+	default:
+		if (qp->state != IBV_QPS_ERR) {
+			fake_qp_error(q);
+		}
+		break;
+	}
+	qp->state = attr->qp_state;
+	return 0;
+}
+
+static int query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+		    struct ibv_qp_init_attr *init)
+{
+	attr->qp_state = qp->state;
+	return 0;
+}
+
+static int destroy_qp(struct ibv_qp *qp)
+{
+	struct fake_qp *q = container_of(qp, struct fake_qp, qp);
+	struct list *l;
+
+	while ((l = list_first(&q->sq))) {
+		struct fake_wr *w = container_of(l, struct fake_wr, link);
+
+		list_remove(l);
+		w->qp = NULL;
+		if (w->phase != FAKE_IN_NETWORK) {
+			fake_wr_free(w);
+		}
+	}
+	list_remove(&q->link);
+	q->device->qps--;
+	free(q->rq);
+	free(q);
+	return 0;
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct fake_qp *q = container_of(qp, struct fake_qp, qp);
+
+	for (; wr; wr = wr->next) {
+		struct fake_wr *w;
+
+		*bad = wr;
+		if (q->nsq >= q->cap.max_send_wr ||
+		    (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR)) {
+			return q->nsq >= q->cap.max_send_wr ? ENOMEM : EINVAL;
+		}
+		w = calloc(1, sizeof(*w));
+		list_init(&w->net);
+		w->qp = q;
+		w->from = q->device;
+		w->wr_id = wr->wr_id;
+		w->flags = wr->send_flags;
+		w->opcode = wr->opcode;
+		w->imm = wr->imm_data;
+		w->rkey = wr->wr.rdma.rkey;
+		w->addr = wr->wr.rdma.remote_addr;
+		w->nsge = wr->num_sge;
+		assert(wr->num_sge <= (int)q->cap.max_send_sge);
+		memcpy(w->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(w->sge[0]));
+		if (wr->send_flags & IBV_SEND_INLINE) {
+			assert(wr->num_sge == 1 && w->sge[0].length <= q->cap.max_inline_data);
+			w->size = w->sge[0].length;
+			w->data = malloc(w->size);
+			memcpy(w->data, (void *)(uintptr_t)w->sge[0].addr, w->size);
+		}
+		list_append(&q->sq, &w->link);
+		q->nsq++;
+	}
+	if (qp->state == IBV_QPS_ERR) {
+		fake_qp_error(q);
+	}
+	return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct fake_qp *q = container_of(qp, struct fake_qp, qp);
+
+	for (; wr; wr = wr->next) {
+		struct fake_recv *r;
+
+		*bad = wr;
+		if (q->rq_count >= q->cap.max_recv_wr) {
+			return ENOMEM;
+		}
+		r = &q->rq[(q->rq_head + q->rq_count++) % q->cap.max_recv_wr];
+		r->wr_id = wr->wr_id;
+		r->has_buffer = wr->num_sge == 1;
+		memset(&r->sge, 0, sizeof(r->sge));
+		if (wr->num_sge == 1) {
+			r->sge = wr->sg_list[0];
+		}
+	}
+	if (qp->state == IBV_QPS_ERR) {
+		fake_qp_error(q);
+	}
+	return 0;
+}
+
+static const struct verbs_api table = {
+	.get_device_list = get_device_list,
+	.free_device_list = free_device_list,
+	.open_device = open_device,
+	.close_device = close_device,
+	.query_device = query_device,
+	.query_port = query_port,
+	.query_gid = query_gid,
+	.netdev = netdev,
+	.read_file = read_file,
+	.read_link = read_link,
+	.get_async_event = get_async_event,
+	.ack_async_event = ack_async_event,
+	.alloc_pd = alloc_pd,
+	.dealloc_pd = dealloc_pd,
+	.reg_mr = reg_mr,
+	.reg_dmabuf = reg_dmabuf,
+	.dereg_mr = dereg_mr,
+	.create_channel = create_channel,
+	.destroy_channel = destroy_channel,
+	.create_cq = create_cq,
+	.destroy_cq = destroy_cq,
+	.poll_cq = poll_cq,
+	.notify_cq = notify_cq,
+	.get_cq_event = get_cq_event,
+	.ack_cq_events = ack_cq_events,
+	.create_qp = create_qp,
+	.modify_qp = modify_qp,
+	.query_qp = query_qp,
+	.destroy_qp = destroy_qp,
+	.post_send = post_send,
+	.post_recv = post_recv,
+};
+
+static uint64_t fake_now(void *arg)
+{
+	return ((struct fake_net *)arg)->now;
+}
+
+struct fake_net *fake_verbs_new(uint64_t seed)
+{
+	struct fake_net *net = calloc(1, sizeof(*net));
+
+	net->seed = seed * 2 + 1;
+	net->now = CLOCK_NS_PER_S;
+	net->clock = (struct clock_source){fake_now, net};
+	net->next_qpn = 17;
+	net->next_key = 4711;
+	list_init(&net->qps);
+	list_init(&net->mrs);
+	list_init(&net->network);
+	for (uint32_t i = 0; i < ARRAY_SIZE(net->hosts); i++) {
+		net->hosts[i].api = table;
+		net->hosts[i].api.arg = &net->hosts[i];
+		net->hosts[i].net = net;
+		net->hosts[i].index = i;
+	}
+	return net;
+}
+
+struct fake_net *fake_verbs_free(struct fake_net *net)
+{
+	struct list *l;
+
+	while ((l = list_first(&net->network))) {
+		fake_wr_free(container_of(l, struct fake_wr, net));
+	}
+	for (uint32_t i = 0; i < net->ndevices; i++) {
+		const struct fake_device *d = net->devices[i];
+
+		if (d->qps || d->cqs || d->mrs) {
+			fprintf(stderr,
+				"%s: %d queue pairs, %d completion queues, %d regions left\n",
+				d->device.name, d->qps, d->cqs, d->mrs);
+			abort();
+		}
+		free(net->devices[i]);
+	}
+	free(net);
+	return NULL;
+}
+
+const struct verbs_api *fake_verbs_api(struct fake_net *net, uint32_t host)
+{
+	return &net->hosts[host].api;
+}
+
+const struct clock_source *fake_verbs_clock(struct fake_net *net)
+{
+	return &net->clock;
+}
+
+void fake_verbs_advance(struct fake_net *net, uint64_t ns)
+{
+	net->now += ns;
+}
+
+uint64_t fake_verbs_random(struct fake_net *net, uint64_t below)
+{
+	net->seed = net->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (net->seed >> 33) % below;
+}
+
+union ibv_gid fake_verbs_gid(uint32_t rail, uint32_t host)
+{
+	union ibv_gid gid = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 10}};
+
+	gid.raw[13] = (uint8_t)rail;
+	gid.raw[15] = (uint8_t)(host + 1);
+	return gid;
+}
+
+struct fake_device *fake_verbs_device(struct fake_net *net, uint32_t host, const char *name,
+				      uint32_t rail)
+{
+	struct fake_device *d = calloc(1, sizeof(*d));
+	uint64_t at = 2 + fake_verbs_random(net, FAKE_GIDS - 2);
+
+	d->net = net;
+	d->host = host;
+	d->present = d->link = true;
+	snprintf(d->device.name, sizeof(d->device.name), "%s", name);
+	snprintf(d->device.ibdev_path, sizeof(d->device.ibdev_path), "/sys/class/infiniband/%s",
+		 name);
+	d->device.transport_type = IBV_TRANSPORT_IB;
+	d->caps = (struct fake_caps){.max_qp = 1000,
+				     .max_cq = 100,
+				     .max_mr = 1000,
+				     .max_qp_wr = 4096,
+				     .max_cqe = 1 << 16,
+				     .max_sge = 16,
+				     .max_inline = 256};
+	d->port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE,
+					 .max_mtu = IBV_MTU_4096,
+					 .active_mtu = IBV_MTU_4096,
+					 .gid_tbl_len = FAKE_GIDS,
+					 .link_layer = IBV_LINK_LAYER_ETHERNET,
+					 .active_speed = 32,
+					 .active_width = 2};
+	d->gids[0] = (struct fake_gid){
+		true, {.raw = {0xfe, 0x80, [15] = 1}}, IBV_GID_TYPE_ROCE_V1, 1 + rail};
+	d->gids[at] =
+		(struct fake_gid){true, fake_verbs_gid(rail, host), IBV_GID_TYPE_ROCE_V2, 1 + rail};
+	net->devices[net->ndevices++] = d;
+	return d;
+}
+
+void fake_verbs_event(struct fake_device *d, enum ibv_event_type type)
+{
+	struct fake_net *net = d->net;
+
+	assert(net->nevents < ARRAY_SIZE(net->events));
+	net->events[net->nevents].device = d;
+	memset(&net->events[net->nevents].event, 0, sizeof(net->events[0].event));
+	net->events[net->nevents].event.event_type = type;
+	net->events[net->nevents++].event.element.port_num = 1;
+}
+
+void fake_verbs_link(struct fake_device *d, bool up)
+{
+	d->link = up;
+	d->port.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+	fake_verbs_event(d, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+void fake_verbs_mangle(struct fake_device *d, bool receive, uint32_t nth, enum fake_mangle what)
+{
+	d->net->mangler = (struct fake_mangler){receive, nth, what, d, {0}, NULL};
+}
+
+uint64_t fake_verbs_rnr(const struct fake_net *net)
+{
+	return net->rnr;
+}
+
+const struct ibv_qp_attr *fake_verbs_qp_attr(struct fake_device *d, uint32_t nth)
+{
+	list_for_each (l, &d->net->qps) {
+		struct fake_qp *q = container_of(l, struct fake_qp, link);
+
+		if (q->device == d && nth-- == 0) {
+			return &q->attr;
+		}
+	}
+	return NULL;
+}
