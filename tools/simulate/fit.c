@@ -5,8 +5,8 @@
  * Fit, see fit.h
  *
  * The search goes along one value of the model at a time, with steps that become smaller. What is
- * minimised is the mean distance of logarithms, so a microsecond counts at 8 bytes as a millisecond
- * does at 8 MiB, and single bad measurements do not pull at everything.
+ * minimised is a distance of logarithms, so a microsecond counts at 8 bytes as a millisecond does
+ * at 8 MiB, and single bad measurements do not pull at everything.
  *
  * Thread: main      Owns: what it reads      Locks: none
  */
@@ -18,6 +18,10 @@
 
 #include "proto/base.h"
 #include "tools/simulate/grid.h"
+
+#define SWEEPS 4
+#define NEAR 0.2
+#define MOST 1e4 /* Gbit/s, GB/s, us */
 
 /* What is searched; a message's work is taken to be the same on both sides. */
 static const size_t searched[] = {
@@ -189,27 +193,62 @@ double fit_error(const struct fit *f, uint32_t hosts)
 	return n ? sum / (double)n : 0;
 }
 
+/* What the search makes small: square near nothing, so that it does not get stuck, else straight.
+ */
+static double search_cost(const struct fit *f)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < f->ncases; i++) {
+		const struct fit_case *c = &f->cases[i];
+
+		if (c->hosts == f->fewest) {
+			sum += hypot(NEAR, log(c->predicted / c->measured)) - NEAR;
+		}
+	}
+	return sum;
+}
+
 /* Multiplies one value. Return: 1 when that is better and was kept, 0 when not, negative errno. */
 static int try_step(struct fit *f, size_t offset, double factor, double *best)
 {
 	struct link_model m = f->model;
 	double *value = (double *)((char *)&m + offset);
-	double error;
+	double cost;
 	int r;
 
 	*value *= factor;
 	m.recv_us = m.send_us;
+	if (*value > MOST) {
+		return 0; /* what is not to be seen in the times would grow for ever */
+	}
 	r = predict_cases(f, &m, f->fewest);
 	if (r) {
 		return r;
 	}
-	error = fit_error(f, f->fewest);
-	if (error >= *best - 1e-9) {
+	cost = search_cost(f);
+	if (cost >= *best - 1e-9) {
 		return 0;
 	}
-	*best = error;
+	*best = cost;
 	f->model = m;
 	return 1;
+}
+
+/* Each value up and down by one step, as long as that helps. */
+static int search_round(struct fit *f, double step, double *best)
+{
+	int better = 1;
+	int r = 0;
+
+	for (int round = 0; better && round < 8 && r >= 0; round++) {
+		better = 0;
+		for (size_t i = 0; i < 2 * ARRAY_SIZE(searched) && r >= 0; i++) {
+			r = try_step(f, searched[i / 2], i % 2 ? 1 / step : step, best);
+			better |= r > 0;
+		}
+	}
+	return r;
 }
 
 /**
@@ -225,16 +264,11 @@ int fit_search(struct fit *f)
 
 	f->model.recv_us = f->model.send_us;
 	r = predict_cases(f, &f->model, f->fewest);
-	best = fit_error(f, f->fewest);
-	for (double step = 1.6; step > 1.01 && r >= 0; step = sqrt(step)) {
-		int better = 1;
-
-		for (int round = 0; better && round < 8 && r >= 0; round++) {
-			better = 0;
-			for (size_t i = 0; i < 2 * ARRAY_SIZE(searched) && r >= 0; i++) {
-				r = try_step(f, searched[i / 2], i % 2 ? 1 / step : step, &best);
-				better |= r > 0;
-			}
+	best = search_cost(f);
+	/* Large steps again after small ones: the way out of a corner. */
+	for (int sweep = 0; sweep < SWEEPS && r >= 0; sweep++) {
+		for (double step = 1.6; step > 1.01 && r >= 0; step = sqrt(step)) {
+			r = search_round(f, step, &best);
 		}
 	}
 	return r < 0 ? r : predict_cases(f, &f->model, 0);

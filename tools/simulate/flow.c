@@ -193,7 +193,13 @@ static void begin_segment(struct flow *f, uint32_t host, uint32_t run)
 	}
 	/* One grant covers all segments that begin together. */
 	if (r->segment == 0 || (!f->eager && r->segment >= h->nruns)) {
-		flow_add_task(f, host, flow_task_of(h, run, h->shape->nsteps), false);
+		uint32_t grants = flow_task_of(h, run, h->shape->nsteps);
+
+		/* Those of a segment in which nothing came may still wait for their turn. */
+		if (!f->tasks[grants].arrived) {
+			f->tasks[grants].arrived = true;
+			flow_add_task(f, host, grants, false);
+		}
 	}
 }
 
@@ -299,7 +305,10 @@ static void cpu_done(struct flow *f, uint32_t host)
 	h->running = FLOW_NONE;
 	leave_core(f);
 	if (step == h->shape->nsteps) {
-		flow_grants_sent(f, host, segment);
+		f->tasks[task].arrived = false;
+		if (segment != UINT64_MAX && !f->eager) {
+			flow_grants_sent(f, host, segment);
+		}
 	} else if (h->shape->steps[step].kind == PLAN_SEND) {
 		flow_transmit(f, host, task, segment);
 	} else if (h->shape->steps[step].kind == PLAN_LOCAL && f->tasks[task].left > h->slice) {

@@ -30,8 +30,8 @@ enum flow_event {
 struct flow_task {
 	uint32_t pending; /* steps to wait for */
 	uint32_t next;	  /* in a queue */
-	bool arrived;
-	uint64_t left; /* LOCAL: work to do, in ps */
+	bool arrived;	  /* a message; grants: queued */
+	uint64_t left;	  /* LOCAL: work to do, in ps */
 };
 
 struct flow_fifo {
