@@ -17,6 +17,7 @@
 #include "lab.h"
 #include "proto/base.h"
 #include "transport/wire.h"
+#include "util/clock.h"
 
 #define MEM (24u << 20)
 #define HALF (MEM / 2)
@@ -517,7 +518,9 @@ Test(engine, sends_to_oneself, .timeout = 60)
 /* Lets time pass; control works meanwhile, or no plan would be built. */
 static void rest(struct lab *lab, int ms)
 {
-	for (int i = 0; i < ms; i++) {
+	uint64_t end = clock_monotonic() + (uint64_t)ms * CLOCK_NS_PER_MS;
+
+	while (clock_monotonic() < end) {
 		lab_pump(lab);
 		usleep(1000);
 	}
