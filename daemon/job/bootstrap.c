@@ -56,6 +56,7 @@ struct rendezvous {
 static struct rendezvous *rendezvous_free(struct rendezvous *v)
 {
 	struct rendezvous_rank *rank;
+	size_t iter = 0;
 
 	if (!v) {
 		return NULL;
@@ -63,8 +64,7 @@ static struct rendezvous *rendezvous_free(struct rendezvous *v)
 	if (hashmap_get16(&v->jobs->rendezvous, v->joined) == v) {
 		hashmap_remove16(&v->jobs->rendezvous, v->joined);
 	}
-	while ((rank = hashmap_any(&v->ranks)) != NULL) {
-		hashmap_remove(&v->ranks, rank->rank);
+	while ((rank = hashmap_next(&v->ranks, &iter)) != NULL) {
 		free(rank);
 	}
 	hashmap_deinit(&v->ranks);

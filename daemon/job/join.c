@@ -23,6 +23,9 @@
 
 /* How much later than the root a joiner gives up by itself. */
 #define JOIN_MARGIN_MS 5000
+/* Of so many ranks all hosts may come at once; of more, a rank adds so much to the time. */
+#define JOIN_SPREAD_RANKS 16384
+#define JOIN_SPREAD_US 32
 
 enum ask_kind { ASK_JOIN, ASK_SPLIT };
 
@@ -31,7 +34,8 @@ struct member_ask {
 	enum ask_kind kind;
 	bool sent;		       /* the root may have it */
 	bool taken;		       /* the root has it, and the visit is over */
-	Rocecomm__Peer__Host *host;    /* the root, for a visit */
+	Rocecomm__Peer__Host *host;    /* the root, for a visit ... */
+	uint64_t due;		       /* ... that begins then, ms */
 	uint8_t root_id[PEER_HOST_ID]; /* when taken */
 	uint32_t size, join_timeout_ms, arrival_timeout_ms, transfer_timeout_ms;
 	bool env;
@@ -80,17 +84,29 @@ static struct member *join_companion(const struct member *m)
 	return NULL;
 }
 
+/* See join.h. */
+uint64_t join_delay_ms(const uint8_t *host_id, uint32_t size)
+{
+	uint64_t hash = 0xcbf29ce484222325u, spread; /* FNV-1a */
+
+	if (size <= JOIN_SPREAD_RANKS) {
+		return 0;
+	}
+	spread = (uint64_t)size * JOIN_SPREAD_US / 1000;
+	for (size_t i = 0; i < PEER_HOST_ID; i++) {
+		hash = (hash ^ host_id[i]) * 0x100000001b3u;
+	}
+	return (hash ^ hash >> 32) % spread;
+}
+
 /* Finds or makes the link to the root. Return: STATUS_OK or why not. */
-static enum status join_connect(struct member *m, const Rocecomm__Peer__Host *host, bool visit,
-				char *text, size_t size)
+static enum status join_link(struct member *m, const Rocecomm__Peer__Host *host, bool visit,
+			     char *text, size_t size)
 {
 	const struct member *companion = join_companion(m);
 	int r = 0;
 
-	m->ask->host = visit ? roster_host_copy(host) : NULL;
-	if (visit && !m->ask->host) {
-		r = -ENOMEM;
-	} else if (companion) {
+	if (companion) {
 		m->root = companion->root;
 	} else {
 		jobs_telling(m->jobs);
@@ -106,6 +122,52 @@ static enum status join_connect(struct member *m, const Rocecomm__Peer__Host *ho
 	}
 	snprintf(m->root_name, sizeof(m->root_name), "%s", peer_name(m->root->peer));
 	return STATUS_OK;
+}
+
+/* The same, or sees to it that it is made later. */
+static enum status join_connect(struct member *m, const Rocecomm__Peer__Host *host, bool visit,
+				char *text, size_t size)
+{
+	uint64_t delay = visit ? join_delay_ms(m->jobs->self.host_id.data, m->ask->size) : 0;
+
+	m->ask->host = visit ? roster_host_copy(host) : NULL;
+	if (visit && !m->ask->host) {
+		snprintf(text, size, "the daemon has no memory");
+		return STATUS_NO_MEMORY;
+	}
+	if (delay < JOBS_TICK_MS || join_companion(m)) {
+		return join_link(m, host, visit, text, size);
+	}
+	snprintf(m->root_name, sizeof(m->root_name), "%s", host->name);
+	m->ask->due = jobs_now(m->jobs) + delay;
+	return STATUS_OK;
+}
+
+/* See join.h. */
+void join_tick(struct jobs *jobs, uint64_t now)
+{
+	char text[LIMIT_ERROR_TEXT];
+	bool found = true;
+
+	while (found) {
+		found = false;
+		list_for_each (at, &jobs->joining) {
+			struct member *m = container_of(at, struct member, link);
+			enum status status;
+
+			if (!m->ask || m->root || m->ask->due == 0 || m->ask->due > now) {
+				continue;
+			}
+			m->ask->due = 0;
+			status = join_link(m, m->ask->host, true, text, sizeof(text));
+			if (status != STATUS_OK) {
+				member_refuse(m, status, text);
+			}
+			jobs_soon(jobs);
+			found = true;
+			break;
+		}
+	}
 }
 
 /* ---- what is sent ------------------------------------------------------------------------- */
@@ -522,6 +584,7 @@ static enum status member_split_ask(struct jobs *jobs, struct member *m, struct 
 		.color = msg->color,
 		.key = msg->key,
 		.number = msg->number,
+		.size = c->size,
 		.arrival_timeout_ms = msg->arrival_timeout_ms,
 		.transfer_timeout_ms = msg->transfer_timeout_ms,
 	};

@@ -8,6 +8,8 @@
  * to it is being made, ask in one message. A root of very many ranks would have a link to every
  * host of a cluster: such ranks *visit* it, on a link without data connections that ends as soon as
  * the root has them on its list (JoinTaken). Whatever is to be said later needs another visit.
+ * A root takes 0.25 ms for a visitor, and no more may wait at its door than the kernel keeps, so
+ * the hosts of the largest communicators come one after the other, each when its id says.
  *
  * Thread: control      Owns: struct member_ask      Locks: none      See: PROTOCOL.md §6b
  */
@@ -17,6 +19,10 @@
 #include "job/hostlink.h"
 #include "job/member.h"
 
+/* So long a host waits before it visits the root of so many ranks. */
+uint64_t join_delay_ms(const uint8_t *host_id, uint32_t size);
+/* Begins visits whose time has come. */
+void join_tick(struct jobs *jobs, uint64_t now);
 /* From the loop: sends what waits, ends visits that are over. */
 void join_run(struct jobs *jobs);
 /* The root is told that a rank which asked to join is gone. */

@@ -273,6 +273,7 @@ void members_tick(struct jobs *jobs, uint64_t now)
 		list_remove(&m->link);
 		member_leave_now(m);
 	}
+	join_tick(jobs, now);
 	while (found) {
 		found = false;
 		list_for_each (at, &jobs->joining) {

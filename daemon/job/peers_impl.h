@@ -75,7 +75,8 @@ struct peers {
 	unsigned int nincoming;
 	struct peers_listener listener[PEERS_MAX_LISTEN];
 	size_t nlisteners;
-	uv_timer_t listen_timer; /* while listening is paused */
+	uv_timer_t listen_timer; /* while listening is paused ... */
+	bool full;		 /* ... until an incoming connection has gone */
 
 	uv_timer_t beat_timer; /* while a link is in use */
 	uint64_t beat_due, beat_expected;

@@ -27,7 +27,7 @@
 #include "util/log.h"
 
 #define ACCEPT_BATCH 16
-#define LISTEN_BACKLOG 1024
+#define LISTEN_BACKLOG 16384 /* the kernel cuts it to net.core.somaxconn */
 #define LISTEN_RETRY_MS 100
 #define PORT_TRIES 16 /* when any port will do */
 
@@ -64,11 +64,16 @@ static void incoming_stop_poll(struct incoming *in)
 	}
 }
 
+static void listen_resume(struct peers *peers);
+
 /* Ends an incoming connection; its link or socket too, unless taken out before. */
 static void incoming_free(struct incoming *in, bool flush)
 {
 	list_remove(&in->link);
 	in->peers->nincoming--;
+	if (in->peers->full) {
+		listen_resume(in->peers);
+	}
 	incoming_stop_poll(in);
 	in->fd = base_close(in->fd);
 	in->tls = link_close(in->tls, flush);
@@ -325,6 +330,7 @@ static void on_listen_timer(uv_timer_t *timer)
 {
 	struct peers *peers = timer->data;
 
+	peers->full = false;
 	for (size_t i = 0; i < peers->nlisteners; i++) {
 		if (peers->listener[i].open) {
 			uv_poll_start(&peers->listener[i].poll, UV_READABLE, on_accept);
@@ -341,6 +347,15 @@ static void listen_pause(struct peers *peers)
 		}
 	}
 	uv_timer_start(&peers->listen_timer, on_listen_timer, LISTEN_RETRY_MS, 0);
+}
+
+/* There is room again. */
+static void listen_resume(struct peers *peers)
+{
+	if (!peers->stopped) {
+		uv_timer_stop(&peers->listen_timer);
+		on_listen_timer(&peers->listen_timer);
+	}
 }
 
 /* Room for one more incoming connection? Makes some when the oldest had its chance. */
@@ -373,6 +388,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 
 		if (!listen_room(peers)) {
 			listen_pause(peers);
+			peers->full = true;
 			return;
 		}
 		fd = accept4(listener->fd, (struct sockaddr *)&remote, &size,
