@@ -21,6 +21,7 @@ static const struct {
 	const char *help;
 } commands[] = {
 	{"data", simulate_data, "time and bytes of every algorithm; the selection table"},
+	{"control", simulate_control, "how long a communicator takes to start, and what it costs"},
 };
 
 static int usage(FILE *out, int status)

@@ -18,5 +18,7 @@ enum {
 
 /* The data plane: plans on virtual time. argv[0] is the name of the command. */
 int simulate_data(int argc, char **argv);
+/* The control plane: the start of a communicator. */
+int simulate_control(int argc, char **argv);
 
 #endif
