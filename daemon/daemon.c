@@ -29,10 +29,12 @@
 #include "control/listen.h"
 #include "control/server.h"
 #include "engine/engine.h"
+#include "engine/workers.h"
 #include "host.h"
 #include "job/jobs.h"
 #include "job/peers.h"
 #include "util/notify.h"
+#include "util/thread.h"
 
 #define STOP_DEADLINE_MS 1800 /* a clean stop takes at most 2 s */
 /* Arithmetic on less is over before another thread has heard of it. */
@@ -380,6 +382,11 @@ static int init_host(struct daemon *d)
 	return err_trace(host_init(&d->host, d->config));
 }
 
+static unsigned int io_threads(const struct config *c)
+{
+	return c->io_threads < 0 ? workers_suit(thread_cpus()) : (unsigned int)c->io_threads;
+}
+
 static int init_engine(struct daemon *d)
 {
 	static const struct engine_events events = {
@@ -395,6 +402,7 @@ static int init_engine(struct daemon *d)
 		.spin_us = c->progress_spin_us,
 		.cpu = c->progress_cpu,
 		.reduce_threads = c->reduce_threads,
+		.io_threads = io_threads(c),
 		.reduce_min = REDUCE_MIN,
 		.user_timeout_ms = c->transfer_timeout_ms,
 	};
@@ -454,7 +462,7 @@ static int init_peers(struct daemon *d)
 		.listen = (const char *const *)c->listen.items,
 		.nlisten = c->listen.count,
 		.key_path = c->key_file[0] != '\0' ? c->key_file : NULL,
-		.streams = c->streams,
+		.streams = c->streams < 0 ? 1 + io_threads(c) : (unsigned int)c->streams,
 		.heartbeat_ms = c->heartbeat_ms,
 		.peer_timeout_ms = c->peer_timeout_ms,
 		.connect_timeout_ms = c->connect_timeout_ms,

@@ -82,6 +82,7 @@ struct config {
 	uint32_t progress_spin_us;
 	int32_t progress_cpu;
 	int32_t reduce_threads; /* VALUE_IS_AUTO */
+	int32_t io_threads;	/* VALUE_IS_AUTO */
 	uint32_t join_timeout_ms;
 	uint32_t arrival_timeout_ms;
 	uint32_t transfer_timeout_ms;
@@ -93,7 +94,7 @@ struct config {
 	struct value_list interfaces;
 	char *key_file;
 	char *congestion;
-	uint32_t streams;
+	int32_t streams; /* VALUE_IS_AUTO */
 	uint32_t chunk_kib;
 	uint32_t eager_kib;
 	uint32_t eager_credits;

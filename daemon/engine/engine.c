@@ -448,7 +448,7 @@ static void on_peer_stream(struct progress *p, struct hand *h)
 		r = transport_peer_new(p->transport, peer, &peer->transport);
 	}
 	if (r == 0 && !peer->down) {
-		r = transport_peer_add_stream(peer->transport, h->fd);
+		r = transport_peer_add_stream(peer->transport, h->fd, h->value > 0);
 		if (r == 0) {
 			h->fd = -1;
 		}
@@ -460,7 +460,7 @@ static void on_peer_stream(struct progress *p, struct hand *h)
 	hand_return(p, h);
 }
 
-int engine_peer_stream(struct engine *e, struct engine_peer *peer, int fd)
+int engine_peer_stream(struct engine *e, struct engine_peer *peer, int fd, unsigned int index)
 {
 	struct hand *h = hand_new(e, on_peer_stream, peer, NULL, NULL);
 
@@ -469,6 +469,7 @@ int engine_peer_stream(struct engine *e, struct engine_peer *peer, int fd)
 		return err_origin(-ENOMEM);
 	}
 	h->fd = fd;
+	h->value = index;
 	hand_go(h);
 	return 0;
 }

@@ -35,14 +35,15 @@ struct engine_comm;    /* a communicator's local part */
 typedef void (*engine_done_fn)(void *arg);
 
 struct engine_options {
-	uint32_t chunk;		/* bytes of a message's fragment; the same on all hosts */
-	uint32_t eager;		/* largest message sent without a grant; the same on all hosts */
-	uint32_t eager_credits; /* per peer; the same on all hosts */
-	uint32_t spin_us;	/* polls (yielding) this long before it sleeps */
-	int cpu;		/* pin to it, -1: nowhere */
-	int reduce_threads;	/* beside it; 0: none, < 0: as suits the CPUs */
-	uint32_t reduce_min;	/* bytes of arithmetic that are worth handing to them */
-	char congestion[16];	/* TCP_CONGESTION */
+	uint32_t chunk;		 /* bytes of a message's fragment; the same on all hosts */
+	uint32_t eager;		 /* largest message sent without a grant; the same on all hosts */
+	uint32_t eager_credits;	 /* per peer; the same on all hosts */
+	uint32_t spin_us;	 /* polls (yielding) this long before it sleeps */
+	int cpu;		 /* pin to it, -1: nowhere */
+	int reduce_threads;	 /* beside it; 0: none, < 0: as suits the CPUs */
+	unsigned int io_threads; /* that make the system calls of bulk streams */
+	uint32_t reduce_min;	 /* bytes of arithmetic that are worth handing to them */
+	char congestion[16];	 /* TCP_CONGESTION */
 	uint32_t user_timeout_ms;
 };
 
@@ -123,8 +124,8 @@ void engine_region_remove(struct engine *engine, struct engine_session *session,
 /* ---- peers -------------------------------------------------------------------------------- */
 
 int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret);
-/* @fd: consumed. */
-int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd);
+/* @fd: consumed. @index: of the connection, the same on both ends; 0 carries what is urgent. */
+int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd, unsigned int index);
 void engine_peer_remove(struct engine *engine, struct engine_peer *peer, engine_done_fn done,
 			void *arg);
 

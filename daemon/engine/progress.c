@@ -57,6 +57,8 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 	struct progress *p = calloc(1, sizeof(*p));
 	struct transport_options t = {
 		.fragment = options->chunk,
+		.io_threads = options->io_threads,
+		.io_spin_us = options->spin_us,
 		.user_timeout_ms = options->user_timeout_ms,
 	};
 	int r;
@@ -205,7 +207,9 @@ static bool arm(struct progress *p)
 	if (p->workers && !workers_arm(p->workers)) {
 		empty = false;
 	}
-	transport_arm(p->transport);
+	if (!transport_arm(p->transport)) {
+		empty = false;
+	}
 	return empty && mailbox_empty(&p->inbox);
 }
 

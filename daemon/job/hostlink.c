@@ -49,7 +49,7 @@ void hostlink_drop(struct hostlink *l)
 	}
 }
 
-int hostlink_stream(struct hostlink *l, int fd)
+int hostlink_stream(struct hostlink *l, int fd, unsigned int index)
 {
 	int r;
 
@@ -60,7 +60,7 @@ int hostlink_stream(struct hostlink *l, int fd)
 			return err_trace(r);
 		}
 	}
-	return err_trace(engine_peer_stream(l->jobs->engine, l->engine, fd));
+	return err_trace(engine_peer_stream(l->jobs->engine, l->engine, fd, index));
 }
 
 /* See hostlink.h. */

@@ -32,7 +32,7 @@ struct hostlink *hostlink_of(struct jobs *jobs, struct peer *peer);
 /* The peer goes. */
 void hostlink_drop(struct hostlink *l);
 /* Return: 0 or negative errno; the stream's fd is consumed. */
-int hostlink_stream(struct hostlink *l, int fd);
+int hostlink_stream(struct hostlink *l, int fd, unsigned int index);
 /*
  * Connects to a host, or finds the link to it. jobs_telling() was called. @visit: a link without
  * data connections will do; it ends by itself when no rank waits there. Return: 0, negative errno.

@@ -338,7 +338,7 @@ static void jobs_on_stream(void *arg, struct peer *peer, int fd, unsigned int in
 		base_close(fd);
 		return;
 	}
-	r = hostlink_stream(l, fd);
+	r = hostlink_stream(l, fd, index);
 	if (r < 0) {
 		log_error("data connection %u of host %s cannot be used: %s", index,
 			  peer_name(peer), strerror(-r));

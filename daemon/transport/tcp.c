@@ -20,26 +20,53 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define KEEPALIVE_IDLE_S 5
 #define KEEPALIVE_INTERVAL_S 2
 #define KEEPALIVE_COUNT 3
 #define EVENTS 64
 
+/* Takes a lane from its thread. What it has not sent is left to tcp_peer_cancel(). */
+static void lane_close(struct tcp_stream *s)
+{
+	struct tcp_lane *lane = s->lane;
+	uint32_t tail = atomic_load_explicit(&lane->tail, memory_order_relaxed);
+	struct transport_send *sends[TCP_LANE_OUT];
+	uint32_t n = 0;
+
+	for (uint32_t i = lane->reaped; i != tail; i++) {
+		sends[n++] = lane->out[i % TCP_LANE_OUT].send;
+	}
+	s->lane = tcp_io_remove(lane);
+	s->peer->lane_count--;
+	for (uint32_t i = 0; i < n; i++) {
+		if (list_empty(&sends[i]->link)) {
+			list_append(&s->peer->urgent, &sends[i]->link);
+		}
+	}
+}
+
 static void stream_close(struct tcp_stream *s)
 {
 	if (s->fd < 0) {
 		return;
 	}
-	/* Closing takes it out of the epoll set: nobody else holds the file. */
-	epoll_ctl(s->peer->transport->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+	if (s->lane) {
+		lane_close(s);
+	} else {
+		/* Closing takes it out of the epoll set: nobody else holds the file. */
+		epoll_ctl(s->peer->transport->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+		s->peer->transport->stream_count--;
+	}
 	s->fd = base_close(s->fd);
 	list_remove(&s->link);
 	list_remove(&s->ready);
-	s->peer->transport->stream_count--;
 	s->recv = NULL;
 	s->slot = NULL;
 	s->start = s->end = 0;
@@ -122,6 +149,20 @@ static void tell_failed(struct transport *t)
 	}
 }
 
+static int io_start(struct transport *t)
+{
+	int r;
+
+	while (t->io_count < t->options.io_threads) {
+		r = tcp_io_new(&t->bell, t->options.io_spin_us, t->io_count, &t->io[t->io_count]);
+		if (r < 0) {
+			return err_trace(r);
+		}
+		t->io_count++;
+	}
+	return 0;
+}
+
 /**
  * transport_new() - make a context
  * @options: borrowed; `fragment` 0 means 256 KiB
@@ -134,9 +175,11 @@ static void tell_failed(struct transport *t)
 int transport_new(const struct transport_options *options, const struct transport_handler *handler,
 		  void *arg, struct transport **ret)
 {
+	struct epoll_event bell = {.events = EPOLLIN};
 	struct transport *t;
+	int r;
 
-	if (options->fragment % TCP_ALIGN != 0) {
+	if (options->fragment % TCP_ALIGN != 0 || options->io_threads > TCP_IO_MAX) {
 		return err_origin(-EINVAL);
 	}
 	t = calloc(1, sizeof(*t));
@@ -156,12 +199,18 @@ int transport_new(const struct transport_options *options, const struct transpor
 	list_init(&t->failed);
 	list_init(&t->ready);
 	list_init(&t->garbage);
+	t->bell.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	t->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (t->epoll < 0) {
-		int r = -errno;
-
+	if (t->epoll < 0 || t->bell.fd < 0 ||
+	    epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->bell.fd, &bell) < 0) {
+		r = -errno;
 		transport_free(t);
 		return err_origin(r);
+	}
+	r = io_start(t);
+	if (r < 0) {
+		transport_free(t);
+		return err_trace(r);
 	}
 	t->scratch = aligned_alloc(TCP_ALIGN, t->options.fragment + TCP_ALIGN);
 	if (!t->scratch) {
@@ -189,7 +238,11 @@ struct transport *transport_free(struct transport *t)
 	while ((l = list_first(&t->peers))) {
 		transport_peer_free(container_of(l, struct transport_peer, link));
 	}
+	while (t->io_count > 0) {
+		tcp_io_free(t->io[--t->io_count]);
+	}
 	base_close(t->epoll);
+	base_close(t->bell.fd);
 	free(t->scratch);
 	free(t);
 	return NULL;
@@ -222,8 +275,8 @@ int transport_peer_new(struct transport *t, void *user, struct transport_peer **
 	list_init(&peer->fresh);
 	list_init(&peer->failed);
 	list_init(&peer->urgent);
-	list_init(&peer->waiting);
-	list_init(&peer->turns);
+	tcp_queue_init(&peer->small);
+	tcp_queue_init(&peer->bulk);
 	list_append(&t->peers, &peer->link);
 	*ret = peer;
 	return 0;
@@ -308,18 +361,66 @@ static int socket_options(const struct transport *t, int fd)
 	return 0;
 }
 
+/* The I/O thread with the fewest lanes. */
+static struct tcp_io *io_least(const struct transport *t)
+{
+	struct tcp_io *least = NULL;
+
+	for (unsigned int i = 0; i < t->io_count; i++) {
+		if (!least || t->io[i]->used < least->used) {
+			least = t->io[i];
+		}
+	}
+	return least;
+}
+
+/* Gives the socket to an I/O thread. Return: 0, -ENOSPC if there is none or it is full, ... */
+static int stream_lane(struct tcp_stream *s)
+{
+	struct transport *t = s->peer->transport;
+	struct tcp_io *io = io_least(t);
+	int r;
+
+	if (!io) {
+		return -ENOSPC;
+	}
+	r = tcp_io_add(io, s, s->fd, t->options.fragment, &s->lane);
+	if (r == 0) {
+		s->peer->lane_count++;
+	}
+	return err_trace(r);
+}
+
+/* Reads and writes the socket ourselves. */
+static int stream_own(struct tcp_stream *s)
+{
+	struct transport *t = s->peer->transport;
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+
+	s->buffer = aligned_alloc(TCP_ALIGN, TCP_BUFFER);
+	if (!s->buffer) {
+		return err_origin(-ENOMEM);
+	}
+	if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, s->fd, &event) < 0) {
+		return err_origin(-errno);
+	}
+	s->events = EPOLLIN;
+	list_append(&t->streams, &s->link);
+	t->stream_count++;
+	return 0;
+}
+
 /**
  * transport_peer_add_stream() - give a peer one more socket
  * @peer: borrowed
  * @fd:   connected stream socket; consumed on success
+ * @bulk: an I/O thread may serve it, if there are any: for all but the first of a peer
  *
  * Return: 0, -ENOTCONN if the peer is lost, -ENOSPC if it has TCP_STREAMS_MAX streams, or negative
  * errno.
  */
-int transport_peer_add_stream(struct transport_peer *peer, int fd)
+int transport_peer_add_stream(struct transport_peer *peer, int fd, bool bulk)
 {
-	struct transport *t = peer->transport;
-	struct epoll_event event = {.events = EPOLLIN};
 	struct tcp_stream *s;
 	int r;
 
@@ -329,7 +430,7 @@ int transport_peer_add_stream(struct transport_peer *peer, int fd)
 	if (peer->stream_count == TCP_STREAMS_MAX) {
 		return err_origin(-ENOSPC);
 	}
-	r = socket_options(t, fd);
+	r = socket_options(peer->transport, fd);
 	if (r < 0) {
 		return err_trace(r);
 	}
@@ -337,21 +438,20 @@ int transport_peer_add_stream(struct transport_peer *peer, int fd)
 	if (!s) {
 		return err_origin(-ENOMEM);
 	}
-	s->buffer = aligned_alloc(TCP_ALIGN, TCP_BUFFER);
-	event.data.ptr = s;
-	if (!s->buffer || epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
-		r = s->buffer ? -errno : -ENOMEM;
-		free(s->buffer);
-		free(s);
-		return err_origin(r);
-	}
 	s->peer = peer;
 	s->fd = fd;
-	s->events = EPOLLIN;
 	s->index = peer->stream_count;
+	list_init(&s->link);
 	list_init(&s->ready);
-	list_append(&t->streams, &s->link);
-	t->stream_count++;
+	r = bulk ? stream_lane(s) : -ENOSPC;
+	if (r == -ENOSPC) {
+		r = stream_own(s);
+	}
+	if (r < 0) {
+		free(s->buffer);
+		free(s);
+		return err_trace(r);
+	}
 	peer->streams[peer->stream_count++] = s;
 	return 0;
 }
@@ -363,7 +463,7 @@ void tcp_stream_watch(struct tcp_stream *s)
 
 	event.events = (s->stalled ? 0u : (uint32_t)EPOLLIN) |
 		       (tcp_stream_wants(s) ? (uint32_t)EPOLLOUT : 0u);
-	if (s->fd < 0 || event.events == s->events) {
+	if (s->fd < 0 || s->lane || event.events == s->events) {
 		return;
 	}
 	s->peer->transport->stats.syscalls++;
@@ -402,7 +502,7 @@ static void poll_epoll(struct transport *t)
 	for (int i = 0; i < n; i++) {
 		struct tcp_stream *s = events[i].data.ptr;
 
-		if (s->fd < 0) {
+		if (!s || s->fd < 0) { /* NULL: the bell */
 			continue;
 		}
 		if (events[i].events & EPOLLOUT) {
@@ -416,9 +516,21 @@ static void poll_epoll(struct transport *t)
 	for (int i = 0; i < n; i++) {
 		struct tcp_stream *s = events[i].data.ptr;
 
-		if (s->fd >= 0 && (events[i].events & EPOLLOUT)) {
+		if (s && s->fd >= 0 && (events[i].events & EPOLLOUT)) {
 			tcp_stream_watch(s);
 		}
+	}
+}
+
+/* The sleep that transport_arm() announced is over. */
+static void wake(struct transport *t)
+{
+	uint64_t count;
+
+	if (atomic_load_explicit(&t->bell.asleep, memory_order_relaxed)) {
+		atomic_store_explicit(&t->bell.asleep, false, memory_order_relaxed);
+		(void)!read(t->bell.fd, &count, sizeof(count));
+		t->stats.syscalls++;
 	}
 }
 
@@ -436,7 +548,9 @@ int transport_poll(struct transport *t)
 	tcp_enter(t);
 	t->polling = true;
 	t->moved = 0;
+	wake(t);
 	tell_failed(t);
+	tcp_lanes_poll(t);
 	if (t->stream_count <= TCP_DIRECT) {
 		poll_direct(t);
 	} else {
@@ -444,8 +558,14 @@ int transport_poll(struct transport *t)
 	}
 	/* Streams whose slot came free. Only buffered bytes are looked at: this ends. */
 	while ((l = list_first(&t->ready))) {
+		struct tcp_stream *s = container_of(l, struct tcp_stream, ready);
+
 		list_remove(l);
-		tcp_stream_parse(container_of(l, struct tcp_stream, ready));
+		if (s->lane) {
+			tcp_lane_poll(s->lane);
+		} else {
+			tcp_stream_parse(s);
+		}
 	}
 	tcp_flush_fresh(t);
 	tell_failed(t);
@@ -464,12 +584,25 @@ int transport_fd(const struct transport *t)
  * @t: borrowed
  *
  * Call it after the last transport_poll() and transport_send() before the sleep.
+ *
+ * Return: false if an I/O thread has news: poll instead of sleeping.
  */
-void transport_arm(struct transport *t)
+bool transport_arm(struct transport *t)
 {
 	list_for_each (l, &t->streams) {
 		tcp_stream_watch(container_of(l, struct tcp_stream, link));
 	}
+	if (t->io_count == 0) {
+		return true;
+	}
+	/* seq_cst: an I/O thread that tells something sees this and rings, or we see its news */
+	atomic_store_explicit(&t->bell.asleep, true, memory_order_seq_cst);
+	for (unsigned int i = 0; i < t->io_count; i++) {
+		if (tcp_io_has_news(t->io[i])) {
+			return false;
+		}
+	}
+	return true;
 }
 
 void transport_forget(struct transport *t, const struct comm_view *account)

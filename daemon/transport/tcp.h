@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "transport/tcp_io.h"
 #include "transport/transport.h"
 #include "transport/wire.h"
 #include "util/list.h"
@@ -37,25 +38,14 @@
 #define TCP_LARGE 16384		 /* fragments above this go straight to their destination */
 #define TCP_BUDGET (1024 * 1024) /* bytes that one stream moves in one call */
 #define TCP_DIRECT 4		 /* up to that many streams are read without asking epoll */
+#define TCP_IO_MAX 16		 /* I/O threads */
+#define TCP_BULK 65536		 /* messages above this go to lanes, where there are any */
 #define TCP_ALIGN 64		 /* of fragments within a message */
 
 enum tcp_peer_state {
 	TCP_PEER_OPEN,
 	TCP_PEER_FAILED, /* broken; sends and peer_down still to be told by transport_poll() */
 	TCP_PEER_DEAD,	 /* streams closed, queues empty */
-};
-
-struct tcp_cursor {
-	uint32_t index;
-	size_t offset;
-};
-
-/* One fragment on its way out. */
-struct tcp_fragment {
-	struct wire_header header;
-	struct transport_send *send;
-	struct tcp_cursor cursor; /* the first payload byte that is not sent yet */
-	uint64_t position;	  /* bytes sent, header included */
 };
 
 /* A message of several fragments that is arriving. */
@@ -69,10 +59,19 @@ struct tcp_slot {
 	uint16_t next;		  /* chain of a bucket or of free slots: index + 1 */
 };
 
+/* Messages without a short one's privilege. */
+struct tcp_queue {
+	struct list waiting; /* no fragment taken yet */
+	struct list turns;   /* some fragments taken */
+	uint32_t turn_count;
+	bool turn; /* whose turn is it: turns (true) or waiting */
+};
+
 struct tcp_stream {
 	struct transport_peer *peer;
-	struct list link;  /* transport.streams */
-	struct list ready; /* transport.ready: may go on without new bytes */
+	struct tcp_lane *lane; /* an I/O thread makes its system calls; NULL: we do */
+	struct list link;      /* transport.streams, if it is not a lane */
+	struct list ready;     /* transport.ready: may go on without new bytes */
 	int fd;
 	uint32_t index;
 	uint32_t events; /* registered with epoll */
@@ -110,13 +109,12 @@ struct transport_peer {
 	const char *reason;
 
 	uint32_t stream_count, next_stream;
+	uint32_t lane_count; /* of the streams */
 	struct tcp_stream *streams[TCP_STREAMS_MAX];
 
-	struct list urgent;  /* short messages */
-	struct list waiting; /* no fragment taken yet */
-	struct list turns;   /* some fragments taken */
-	uint32_t turn_count;
-	bool turn; /* whose turn is it: turns (true) or waiting */
+	struct list urgent;	/* short messages */
+	struct tcp_queue small; /* the others that our own streams carry */
+	struct tcp_queue bulk;	/* those that lanes carry */
 
 	uint32_t slots_used;
 	uint32_t slots_fresh; /* the slots from here on were never used */
@@ -132,8 +130,11 @@ struct transport {
 	int epoll;
 	uint32_t depth; /* functions of the transport on the stack that call out */
 	bool polling;
-	int moved; /* system calls of this transport_poll() that moved bytes */
-	uint32_t stream_count;
+	int moved;	       /* system calls of this transport_poll() that moved bytes */
+	uint32_t stream_count; /* without lanes */
+	unsigned int io_count;
+	struct tcp_io *io[TCP_IO_MAX];
+	struct tcp_bell bell; /* what I/O threads ring */
 	struct list peers, streams;
 	struct list sending, fresh, failed, ready, garbage;
 	uint8_t *scratch; /* one fragment and what was carried */
@@ -149,13 +150,25 @@ void tcp_peer_fail(struct transport_peer *peer, int error, const char *reason);
 void tcp_stream_watch(struct tcp_stream *s);
 
 /* tcp_send.c */
+void tcp_queue_init(struct tcp_queue *q);
+/* Takes one fragment of a message for lanes. Return: false if there is none. */
+bool tcp_take_bulk(struct transport_peer *peer, struct tcp_fragment *ret);
+/* A fragment is through; calls out. */
+void tcp_fragment_done(struct transport_send *send);
 bool tcp_stream_wants(const struct tcp_stream *s);
 void tcp_peer_flush(struct transport_peer *peer);
 void tcp_flush_fresh(struct transport *t);
 void tcp_flush_sending(struct transport *t);
 void tcp_peer_cancel(struct transport_peer *peer, int status);
 
+/* tcp_lane.c */
+void tcp_lanes_fill(struct transport_peer *peer);
+void tcp_lanes_poll(struct transport *t);
+void tcp_lane_poll(struct tcp_lane *lane);
+
 /* tcp_recv.c */
+bool tcp_fragment_begin(struct tcp_stream *s, const struct wire_header *h);
+void tcp_fragment_end(struct tcp_stream *s);
 void tcp_stream_receive(struct tcp_stream *s);
 void tcp_stream_parse(struct tcp_stream *s);
 
@@ -223,6 +236,34 @@ static inline uint32_t tcp_cursor_map(struct tcp_cursor c, const struct iovec *i
 		c.offset = 0;
 	}
 	return count;
+}
+
+/* The pieces of what is left of a fragment: header, then payload; at most @max (> 0) of them. */
+static inline uint32_t tcp_fragment_map(const struct tcp_fragment *f, struct iovec *out,
+					uint32_t max)
+{
+	uint64_t payload = f->header.fragment;
+	uint32_t n = 0;
+
+	if (f->position < WIRE_SIZE) {
+		out[n].iov_base = (uint8_t *)(uintptr_t)&f->header + f->position;
+		out[n++].iov_len = WIRE_SIZE - f->position;
+	} else {
+		payload -= f->position - WIRE_SIZE;
+	}
+	return n +
+	       tcp_cursor_map(f->cursor, f->send->iov, f->send->niov, payload, out + n, max - n);
+}
+
+/* Up to @bytes of a fragment are written. Return: how many were this fragment's. */
+static inline uint64_t tcp_fragment_advance(struct tcp_fragment *f, uint64_t bytes)
+{
+	uint64_t n = MIN(bytes, WIRE_SIZE + f->header.fragment - f->position);
+	uint64_t head = f->position < WIRE_SIZE ? MIN(n, WIRE_SIZE - f->position) : 0;
+
+	f->position += n;
+	tcp_cursor_advance(&f->cursor, f->send->iov, f->send->niov, n - head);
+	return n;
 }
 
 #endif

@@ -10,7 +10,7 @@
  *
  * What the handler gets in fragment() begins at a multiple of TCP_ALIGN in the message and, unless
  * the message ends there, ends at one: no element is ever cut. Nothing that a peer sends is trusted
- * before header_error() and fragment_begin() have looked at it.
+ * before header_error() and tcp_fragment_begin() have looked at it.
  *
  * A message of several fragments has a slot of the peer's fixed table while it arrives. When the
  * table is full the stream that wants a slot is left alone until one comes free; when all streams
@@ -191,7 +191,7 @@ static bool message_begin(struct tcp_stream *s, const struct wire_header *h,
 }
 
 /* Return: false if the stream cannot go on; then the header is not consumed. */
-static bool fragment_begin(struct tcp_stream *s, const struct wire_header *h)
+bool tcp_fragment_begin(struct tcp_stream *s, const struct wire_header *h)
 {
 	struct transport_peer *peer = s->peer;
 	const char *error = header_error(peer->transport, h);
@@ -248,7 +248,7 @@ static bool fragment_begin(struct tcp_stream *s, const struct wire_header *h)
 }
 
 /* All bytes of the stream's fragment are here. Calls out. */
-static void fragment_end(struct tcp_stream *s)
+void tcp_fragment_end(struct tcp_stream *s)
 {
 	struct transport_peer *peer = s->peer;
 	struct transport *t = peer->transport;
@@ -338,7 +338,7 @@ static void payload_from_buffer(struct tcp_stream *s)
 		fragment_deliver(s, scratch, s->carried + n);
 	}
 	if (s->recv && s->left == 0) {
-		fragment_end(s);
+		tcp_fragment_end(s);
 	}
 }
 
@@ -364,12 +364,12 @@ void tcp_stream_parse(struct tcp_stream *s)
 			break;
 		}
 		memcpy(&header, s->buffer + s->start, WIRE_SIZE);
-		if (!fragment_begin(s, &header)) {
+		if (!tcp_fragment_begin(s, &header)) {
 			break;
 		}
 		s->start += WIRE_SIZE;
 		if (s->left == 0) {
-			fragment_end(s);
+			tcp_fragment_end(s);
 		}
 	}
 	if (s->start == s->end) {
@@ -438,7 +438,7 @@ static void receive_advance(struct tcp_stream *s, uint64_t n)
 			fragment_deliver(s, scratch, s->carried + payload);
 		}
 		if (s->recv && s->left == 0) {
-			fragment_end(s);
+			tcp_fragment_end(s);
 		}
 	}
 	tcp_stream_parse(s);

@@ -8,7 +8,8 @@
  * as the socket allows: one large fragment, or many small messages together. Short messages go
  * first. Among the others those that have begun and those that have not alternate, and those that
  * have begun take turns; no more than TCP_TURNS do, so that the receiver's table of open receives
- * cannot overflow.
+ * cannot overflow. Where a peer has lanes (tcp_io.h) they carry what is larger than TCP_BULK, and
+ * our own streams the rest, which so never waits behind it.
  *
  * Messages that callbacks send during transport_poll() are written when the callbacks of one read
  * are through, so that the answers to many small messages share one system call.
@@ -19,9 +20,21 @@
 
 #include <sys/socket.h>
 
+void tcp_queue_init(struct tcp_queue *q)
+{
+	list_init(&q->waiting);
+	list_init(&q->turns);
+}
+
+static bool queue_empty(const struct tcp_queue *q)
+{
+	return list_empty(&q->waiting) && list_empty(&q->turns);
+}
+
+/* Those that our own streams carry. */
 static bool queues_empty(const struct transport_peer *peer)
 {
-	return list_empty(&peer->urgent) && list_empty(&peer->waiting) && list_empty(&peer->turns);
+	return list_empty(&peer->urgent) && queue_empty(&peer->small);
 }
 
 static bool batch_empty(const struct tcp_stream *s)
@@ -37,7 +50,7 @@ bool tcp_stream_wants(const struct tcp_stream *s)
 
 static bool peer_wants(const struct transport_peer *peer)
 {
-	if (!queues_empty(peer)) {
+	if (!queues_empty(peer) || !queue_empty(&peer->bulk)) {
 		return true;
 	}
 	for (uint32_t i = 0; i < peer->stream_count; i++) {
@@ -49,26 +62,30 @@ static bool peer_wants(const struct transport_peer *peer)
 }
 
 /* The message whose fragment is next; the caller takes one. */
-static struct transport_send *next_send(struct transport_peer *peer)
+static struct transport_send *queue_next(struct tcp_queue *q)
 {
-	struct list *l = list_first(&peer->urgent);
+	bool fresh = !list_empty(&q->waiting) && q->turn_count < TCP_TURNS;
+	struct list *l;
 
-	if (!l) {
-		bool fresh = !list_empty(&peer->waiting) && peer->turn_count < TCP_TURNS;
-
-		peer->turn = !peer->turn;
-		if (fresh && (!peer->turn || list_empty(&peer->turns))) {
-			l = list_first(&peer->waiting);
-		} else {
-			l = list_first(&peer->turns);
-		}
+	q->turn = !q->turn;
+	if (fresh && (!q->turn || list_empty(&q->turns))) {
+		l = list_first(&q->waiting);
+	} else {
+		l = list_first(&q->turns);
 	}
 	return l ? container_of(l, struct transport_send, link) : NULL;
 }
 
+static struct transport_send *next_send(struct transport_peer *peer)
+{
+	struct list *l = list_first(&peer->urgent);
+
+	return l ? container_of(l, struct transport_send, link) : queue_next(&peer->small);
+}
+
 /* Takes one fragment of the message and puts the rest of it back in the queue. */
-static void take_fragment(struct transport_peer *peer, struct transport_send *send,
-			  struct tcp_fragment *ret)
+static void take_fragment(struct transport_peer *peer, struct tcp_queue *q,
+			  struct transport_send *send, struct tcp_fragment *ret)
 {
 	struct tcp_cursor cursor = {send->iov_index, send->iov_offset};
 	uint64_t left = send->length - send->queued;
@@ -82,9 +99,10 @@ static void take_fragment(struct transport_peer *peer, struct transport_send *se
 	ret->send = send;
 	ret->cursor = cursor;
 	ret->position = 0;
+	ret->calls = 0;
 
 	if (send->queued > 0) {
-		peer->turn_count--;
+		q->turn_count--;
 	}
 	list_remove(&send->link);
 	send->in_flight++;
@@ -95,8 +113,18 @@ static void take_fragment(struct transport_peer *peer, struct transport_send *se
 	tcp_cursor_advance(&cursor, send->iov, send->niov, size);
 	send->iov_index = cursor.index;
 	send->iov_offset = cursor.offset;
-	list_append(&peer->turns, &send->link);
-	peer->turn_count++;
+	list_append(&q->turns, &send->link);
+	q->turn_count++;
+}
+
+bool tcp_take_bulk(struct transport_peer *peer, struct tcp_fragment *ret)
+{
+	struct transport_send *send = queue_next(&peer->bulk);
+
+	if (send) {
+		take_fragment(peer, &peer->bulk, send, ret);
+	}
+	return send != NULL;
 }
 
 static bool batch_fill(struct tcp_stream *s)
@@ -116,7 +144,7 @@ static bool batch_fill(struct tcp_stream *s)
 		if (bytes > 0 && send->length - send->queued > TCP_BATCH_BYTES) {
 			break;
 		}
-		take_fragment(peer, send, f);
+		take_fragment(peer, &peer->small, send, f);
 		s->batch_count++;
 		bytes += WIRE_SIZE + f->header.fragment;
 	}
@@ -127,22 +155,9 @@ static uint32_t batch_map(const struct tcp_stream *s, struct iovec *iov, uint64_
 {
 	uint32_t n = 0;
 
+	/* A fragment with more pieces than one call takes is the last that fits. */
 	for (uint32_t i = s->batch_head; i < s->batch_count && n < TRANSPORT_MAX_IOV; i++) {
-		const struct tcp_fragment *f = &s->batch[i];
-		uint64_t payload = f->header.fragment;
-
-		if (f->position < WIRE_SIZE) {
-			iov[n].iov_base = (uint8_t *)&f->header + f->position;
-			iov[n++].iov_len = WIRE_SIZE - f->position;
-		} else {
-			payload -= f->position - WIRE_SIZE;
-		}
-		n += tcp_cursor_map(f->cursor, f->send->iov, f->send->niov, payload, iov + n,
-				    TRANSPORT_MAX_IOV - n);
-		/* More pieces than one call takes: nothing may follow before them. */
-		if (n == TRANSPORT_MAX_IOV) {
-			break;
-		}
+		n += tcp_fragment_map(&s->batch[i], iov + n, TRANSPORT_MAX_IOV - n);
 	}
 	*ret_bytes = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -170,29 +185,27 @@ static void batch_count(const struct tcp_stream *s, uint64_t sent)
 	tcp_served_end(t);
 }
 
+void tcp_fragment_done(struct transport_send *send)
+{
+	send->in_flight--;
+	if (send->in_flight == 0 && send->queued == send->length && list_empty(&send->link)) {
+		send->done(send, 0);
+	}
+}
+
 /* Accounts for bytes that the socket took; completes sends. Calls out. */
 static void batch_advance(struct tcp_stream *s, uint64_t sent)
 {
 	/* The batch is emptied when a callback closes the peer. */
 	while (!batch_empty(s)) {
 		struct tcp_fragment *f = &s->batch[s->batch_head];
-		struct transport_send *send = f->send;
-		uint64_t left = WIRE_SIZE + f->header.fragment - f->position;
-		uint64_t n = MIN(sent, left);
-		uint64_t head = f->position < WIRE_SIZE ? MIN(n, WIRE_SIZE - f->position) : 0;
 
-		f->position += n;
-		if (n < left) {
-			tcp_cursor_advance(&f->cursor, send->iov, send->niov, n - head);
+		sent -= tcp_fragment_advance(f, sent);
+		if (f->position < WIRE_SIZE + f->header.fragment) {
 			return;
 		}
-		sent -= n;
 		s->batch_head++;
-		send->in_flight--;
-		if (send->in_flight == 0 && send->queued == send->length &&
-		    list_empty(&send->link)) {
-			send->done(send, 0);
-		}
+		tcp_fragment_done(f->send);
 	}
 }
 
@@ -234,7 +247,7 @@ static struct tcp_stream *next_stream(struct transport_peer *peer)
 	for (uint32_t i = 0; i < peer->stream_count; i++) {
 		struct tcp_stream *s = peer->streams[(first + i) % peer->stream_count];
 
-		if (!s->blocked && (queued || !batch_empty(s))) {
+		if (!s->lane && !s->blocked && (queued || !batch_empty(s))) {
 			return s;
 		}
 	}
@@ -266,6 +279,7 @@ void tcp_peer_flush(struct transport_peer *peer)
 	}
 	tcp_enter(peer->transport);
 	peer->flushing = true;
+	tcp_lanes_fill(peer);
 	while (budget > 0 && peer->state == TCP_PEER_OPEN && (s = next_stream(peer))) {
 		bool urgent = !list_empty(&peer->urgent);
 
@@ -331,7 +345,8 @@ void tcp_flush_sending(struct transport *t)
  */
 void tcp_peer_cancel(struct transport_peer *peer, int status)
 {
-	struct list *queues[] = {&peer->urgent, &peer->waiting, &peer->turns};
+	struct list *queues[] = {&peer->urgent, &peer->small.waiting, &peer->small.turns,
+				 &peer->bulk.waiting, &peer->bulk.turns};
 	struct list all;
 	struct list *l;
 
@@ -353,7 +368,8 @@ void tcp_peer_cancel(struct transport_peer *peer, int status)
 			}
 		}
 	}
-	peer->turn_count = 0;
+	peer->small.turn_count = 0;
+	peer->bulk.turn_count = 0;
 	while ((l = list_first(&all))) {
 		struct transport_send *send = container_of(l, struct transport_send, link);
 
@@ -371,6 +387,7 @@ void transport_send(struct transport_peer *peer, struct transport_send *send)
 {
 	struct transport *t = peer->transport;
 	bool urgent = send->length <= MIN(TRANSPORT_URGENT, t->options.fragment);
+	bool bulk = send->length > TCP_BULK && peer->lane_count > 0;
 
 	list_init(&send->link);
 	send->queued = 0;
@@ -381,7 +398,10 @@ void transport_send(struct transport_peer *peer, struct transport_send *send)
 		send->done(send, peer->error < 0 ? peer->error : -ECANCELED);
 		return;
 	}
-	list_append(urgent ? &peer->urgent : &peer->waiting, &send->link);
+	list_append(urgent ? &peer->urgent
+		    : bulk ? &peer->bulk.waiting
+			   : &peer->small.waiting,
+		    &send->link);
 	if (peer->state != TCP_PEER_OPEN) {
 		return; /* transport_poll() completes it */
 	}

@@ -97,6 +97,8 @@ struct transport_handler {
 struct transport_options {
 	uint32_t fragment;   /* bytes of payload a fragment, a multiple of 64; default 256 KiB */
 	char congestion[16]; /* TCP_CONGESTION, "": as the system has it */
+	uint32_t io_threads; /* that make the system calls of bulk streams; 0: all by the caller */
+	uint32_t io_spin_us; /* how long they look for more before they sleep */
 	uint32_t user_timeout_ms; /* TCP_USER_TIMEOUT: bytes that are not acknowledged */
 };
 
@@ -113,8 +115,11 @@ struct transport *transport_free(struct transport *t);
 
 int transport_peer_new(struct transport *t, void *user, struct transport_peer **ret);
 void *transport_peer_user(const struct transport_peer *peer);
-/* Adds a connected, authenticated stream. @fd: consumed on success. */
-int transport_peer_add_stream(struct transport_peer *peer, int fd);
+/*
+ * Adds a connected, authenticated stream. @fd: consumed on success. @bulk: may be served by an I/O
+ * thread; false for the first of a peer, which carries what is urgent.
+ */
+int transport_peer_add_stream(struct transport_peer *peer, int fd, bool bulk);
 /* Closes streams; queued sends complete with -ECANCELED; peer_down is not called. NULL allowed. */
 struct transport_peer *transport_peer_free(struct transport_peer *peer);
 
@@ -127,10 +132,11 @@ void transport_send(struct transport_peer *peer, struct transport_send *send);
 int transport_poll(struct transport *t);
 /*
  * A descriptor (epoll) that is readable when transport_poll() would have work; for sleeping.
- * transport_arm() prepares it (registers interest in writability where sends are queued).
+ * transport_arm() prepares it (registers interest in writability where sends are queued); it
+ * returns false if there is work already.
  */
 int transport_fd(const struct transport *t);
-void transport_arm(struct transport *t);
+bool transport_arm(struct transport *t);
 /* The account is about to be freed: the transport forgets whom the present call served. */
 void transport_forget(struct transport *t, const struct comm_view *account);
 void transport_get_stats(const struct transport *t, struct transport_stats *ret);

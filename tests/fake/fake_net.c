@@ -523,7 +523,7 @@ int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
 	return 0;
 }
 
-int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd)
+int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd, unsigned int index)
 {
 	close(fd);
 	return 0;

@@ -133,7 +133,7 @@ static void rig_open(struct rig *r)
 	fuzz_check(engine_start(r->engine) == 0);
 	fuzz_check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
 	fuzz_check(engine_peer_add(r->engine, NULL, &r->peer) == 0);
-	fuzz_check(engine_peer_stream(r->engine, r->peer, fds[0]) == 0);
+	fuzz_check(engine_peer_stream(r->engine, r->peer, fds[0], 0) == 0);
 	r->wire = fds[1];
 	r->page = map(SHM_SIZE);
 	shm_format(r->page);

@@ -144,7 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		int fd[2];
 
 		fuzz_check(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0);
-		fuzz_check(transport_peer_add_stream(r->peer, fd[0]) == 0);
+		fuzz_check(transport_peer_add_stream(r->peer, fd[0], false) == 0);
 		raw[i] = fd[1];
 	}
 	if (size > 0) {

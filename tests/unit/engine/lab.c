@@ -99,8 +99,10 @@ static void make_engine(struct lab *lab, uint32_t h)
 	/* Every test of the engine runs without reduction threads and with some. */
 	const char *threads = getenv("LAB_REDUCE_THREADS");
 	const char *min = getenv("LAB_REDUCE_MIN");
+	const char *io = getenv("LAB_IO_THREADS");
 	struct engine_options o = {
 		.reduce_threads = threads ? atoi(threads) : 0,
+		.io_threads = io ? (unsigned int)atoi(io) : 0,
 		.reduce_min = min ? (uint32_t)atoi(min) : 2048, /* much is worth it */
 		.chunk = 64 << 10,
 		.eager = 16 << 10,
@@ -125,10 +127,10 @@ static void make_peers(struct lab *lab)
 			for (int s = 0; s < 2; s++) {
 				cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 				cr_assert_eq(engine_peer_stream(lab->engines[a], lab->peers[a][b],
-								fds[0]),
+								fds[0], (unsigned int)s),
 					     0);
 				cr_assert_eq(engine_peer_stream(lab->engines[b], lab->peers[b][a],
-								fds[1]),
+								fds[1], (unsigned int)s),
 					     0);
 			}
 		}
@@ -340,8 +342,8 @@ int lab_wire(struct lab *lab, uint32_t to, uint32_t from)
 
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	own = dup(fds[1]);
-	cr_assert_eq(engine_peer_stream(lab->engines[to], lab->peers[to][from], fds[0]), 0);
-	cr_assert_eq(engine_peer_stream(lab->engines[from], lab->peers[from][to], fds[1]), 0);
+	cr_assert_eq(engine_peer_stream(lab->engines[to], lab->peers[to][from], fds[0], 0), 0);
+	cr_assert_eq(engine_peer_stream(lab->engines[from], lab->peers[from][to], fds[1], 0), 0);
 	return own;
 }
 

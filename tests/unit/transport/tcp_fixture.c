@@ -172,9 +172,36 @@ void messages_free(struct message *m, uint32_t n)
 	free(m);
 }
 
+bool end_lanes(void)
+{
+	return getenv("LAB_IO_THREADS") != NULL;
+}
+
+void end_settle(struct end *e, bool down)
+{
+	int idle = 0;
+
+	if (!end_lanes()) {
+		for (int i = 0; i < 5; i++) {
+			transport_poll(e->t);
+		}
+		return;
+	}
+	while (!e->down && idle < (down ? 50000 : 200)) {
+		usleep(100);
+		idle = transport_poll(e->t) > 0 ? 0 : idle + 1;
+	}
+	transport_poll(e->t);
+}
+
 void end_init(struct end *e, uint32_t fragment, enum mode mode)
 {
-	struct transport_options options = {.fragment = fragment, .user_timeout_ms = 5000};
+	struct transport_options options = {
+		.fragment = fragment,
+		.user_timeout_ms = 5000,
+		.io_threads = end_lanes() ? 2 : 0,
+		.io_spin_us = 20,
+	};
 
 	*e = (struct end){.mode = mode, .verify = true};
 	strcpy(options.congestion, "none such");
@@ -209,8 +236,8 @@ void end_join(struct end *a, struct end *b, unsigned int streams, bool tcp)
 		} else {
 			cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 		}
-		cr_assert_eq(transport_peer_add_stream(a->peer, fd[0]), 0);
-		cr_assert_eq(transport_peer_add_stream(b->peer, fd[1]), 0);
+		cr_assert_eq(transport_peer_add_stream(a->peer, fd[0], i > 0), 0);
+		cr_assert_eq(transport_peer_add_stream(b->peer, fd[1], i > 0), 0);
 	}
 }
 
@@ -220,7 +247,8 @@ int end_join_raw(struct end *e)
 	int fd[2];
 
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	cr_assert_eq(transport_peer_add_stream(e->peer, fd[0]), 0);
+	/* With I/O threads it is one of theirs. */
+	cr_assert_eq(transport_peer_add_stream(e->peer, fd[0], true), 0);
 	return fd[1];
 }
 

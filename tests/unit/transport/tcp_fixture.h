@@ -50,6 +50,13 @@ void messages_free(struct message *m, uint32_t n);
 void end_init(struct end *e, uint32_t fragment, enum mode mode);
 void end_join(struct end *a, struct end *b, unsigned int streams, bool tcp);
 int end_join_raw(struct end *e);
+/* Are I/O threads under test, too (LAB_IO_THREADS)? */
+bool end_lanes(void);
+/*
+ * Polls until all is said: a few times, or with I/O threads until the peer is down or nothing has
+ * moved for 20 ms; with @down until it is down.
+ */
+void end_settle(struct end *e, bool down);
 void end_fini(struct end *e);
 struct message *end_expect(struct end *e, uint32_t n, uint64_t length);
 uint8_t test_pattern(uint32_t message, uint64_t offset);
