@@ -314,7 +314,7 @@ int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
 	return *ret ? 0 : err_origin(-ENOMEM);
 }
 
-int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd)
+int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd, unsigned int index)
 {
 	return 0;
 }
