@@ -334,6 +334,17 @@ static bool op_has_conflict(const struct op *op)
 	return false;
 }
 
+/* Will the ranks find their results in a cache? */
+static bool op_is_far(const struct op *op)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
+		bytes += op->posts[l].out_len;
+	}
+	return bytes >= op->comm->progress->far_bytes;
+}
+
 static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 {
 	const struct plan *plan = ctx->entry->plan;
@@ -350,6 +361,7 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 	ctx->nseg = (uint32_t)nseg; /* op_start() has refused more */
 	ctx->eager = !v && nseg == 1 &&
 		     longest * ctx->esize * plan->msg_blocks / plan->msg_parts <= o->eager;
+	ctx->far = op_is_far(op);
 	/* gatherv and scatterv: what is long is not known, each slice is looked at */
 	ctx->offload = ctx->comm->progress->workers && !ctx->eager &&
 		       (longest * ctx->esize >= OP_OFFLOAD * (uint64_t)o->reduce_min ||

@@ -111,6 +111,7 @@ struct op_ctx {
 	uint32_t temp_slot;
 	unsigned int esize;
 	bool eager; /* every message is small: no grants by default */
+	bool far;   /* the results do not fit into a cache: copies go past it */
 	struct vargs *vargs;
 	struct op_run *runs;	/* [entry->nruns] */
 	struct op_note *grants; /* [plan->nrecv_peers] */

@@ -25,6 +25,7 @@
 #include "engine/p2p.h"
 #include "engine/workers.h"
 #include "util/clock.h"
+#include "util/farcopy.h"
 
 #define RUNS_PER_LOOP 8
 #define CHECK_INTERVAL (100 * CLOCK_NS_PER_MS)
@@ -68,6 +69,7 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 	}
 	p->options = *options;
 	p->outbox = outbox;
+	p->far_bytes = farcopy_threshold();
 	p->inbox.fd = -1;
 	for (size_t i = 0; i < sizeof(t.congestion); i++) {
 		t.congestion[i] = options->congestion[i];

@@ -47,7 +47,8 @@ struct progress {
 
 	uint64_t now; /* ns, refreshed once a loop */
 	uint64_t next_check;
-	uint32_t busy; /* operations posted and not finished, over all communicators */
+	uint64_t far_bytes; /* farcopy_threshold() */
+	uint32_t busy;	    /* operations posted and not finished, over all communicators */
 	struct thread_view view;
 	struct transport_stats told; /* what of the transport's numbers is in view */
 	struct thread thread;

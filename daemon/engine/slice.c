@@ -12,10 +12,21 @@
 
 #include "engine/step.h"
 #include "reduce/reduce.h"
+#include "util/farcopy.h"
 
 static const struct plan_piece *piece_of(const struct step_state *st, uint32_t piece)
 {
 	return &st->run->ctx->entry->plan->pieces[step_of(st)->first_piece + piece];
+}
+
+/* To a place that nobody here reads again. A client that lies may make them overlap. */
+static void copy_result(const struct op_ctx *ctx, void *dst, const void *src, uint64_t bytes)
+{
+	if (ctx->far) {
+		farcopy(dst, src, bytes);
+	} else {
+		memmove(dst, src, bytes);
+	}
 }
 
 void slice_combine(const struct op_run *run, const struct plan_piece *piece, uint64_t first,
@@ -63,7 +74,7 @@ void slice_combine(const struct op_run *run, const struct plan_piece *piece, uin
 		uint8_t *dst = op_ref(ctx, run, &refs[piece->nsrc + i], first, lo) + off;
 
 		if (dst != args.dst) {
-			memmove(dst, args.dst, bytes); /* a client that lies may overlap them */
+			copy_result(ctx, dst, args.dst, bytes);
 			moved->local += bytes;
 		}
 	}
@@ -82,7 +93,7 @@ void slice_spread(const struct op_run *run, const struct plan_piece *piece, uint
 		moved->copied += bytes;
 	}
 	for (uint32_t i = 1; i < piece->ndst; i++) {
-		memmove(op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
+		copy_result(ctx, op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
 		moved->local += bytes;
 	}
 }
