@@ -81,6 +81,27 @@ table inet count {{
         pairs = [(int(p), int(b)) for p, b in rows]
         return {"roce": pairs[0], "tcp": pairs[1]}
 
+    def block_roce(self):
+        """What arrives for UDP 4791 is dropped, until unblock_roce()."""
+        self.run("nft", "-f", "-", text=f"""
+table inet block {{
+	chain in {{
+		type filter hook input priority 0;
+		udp dport {ROCE_PORT} drop
+	}}
+}}
+""")
+
+    def unblock_roce(self):
+        self.run("nft", "delete", "table", "inet", "block")
+
+    def disturb(self, rail, *netem):
+        """What leaves on a rail meets netem, such as ("loss", "1%"); without words no more."""
+        words = ["replace", "dev", f"eth{rail}", "root", "netem", *netem]
+        if not netem:
+            words = ["delete", "dev", f"eth{rail}", "root"]
+        self.run("tc", "qdisc", *words)
+
     def run(self, *command, check=True, timeout=60, text=None):  # pylint: disable=arguments-differ
         """As Host.run, with input if there is text."""
         if text is None:

@@ -128,11 +128,10 @@ def link_down_shows(ctx):
 
 @test
 def filter_drops_roce(ctx):
-    """With UDP 4791 dropped at one host only TCP passes: the pair connects and then hears nothing."""
+    """With UDP 4791 blocked at one host only TCP passes: the pair connects and then hears nothing."""
     with ctx.lab() as lab:
         a, b = lab.hosts
-        b.run("nft", "add table inet block; add chain inet block in "
-              "{ type filter hook input priority 0; }; add rule inet block in udp dport 4791 drop")
+        b.block_roce()
         words = [["stdbuf", "-oL", "ibv_rc_pingpong", "-e", "-d", h.devices[0], "-g",
                   str(h.gid_index(h.devices[0], h.address))] for h in (a, b)]
         server = lab.spawn(a.prefix() + words[0])
@@ -142,3 +141,25 @@ def filter_drops_roce(ctx):
         expect("remote address" in done.stdout, f"they did not connect:\n{done.stdout}")
         expect(done.returncode != 0 and "Mbit" not in done.stdout, f"it got through:\n{done.stdout}")
         server.kill()
+        server.wait()
+        b.unblock_roce()
+        pingpong(lab, options=["-n", "20"])
+
+
+@test
+def loss_and_order_are_mended(ctx):
+    """netem loses and reorders packets of RoCE; the reliable connection delivers all the same."""
+    with ctx.lab() as lab:
+        for host in lab.hosts:
+            host.disturb(0, "loss", "1%", "delay", "1ms", "reorder", "97%")
+        pingpong(lab, options=["-n", "50", "-s", "16384"])
+        seen = lab.hosts[0].run("rdma", "statistic", "show").stdout
+        seen += lab.hosts[1].run("rdma", "statistic", "show").stdout
+        counted = dict.fromkeys(["rcvd_seq_err", "out_of_seq_request", "duplicate_request"], 0)
+        for name, value in re.findall(r"(\w+) (\d+)", seen):
+            if name in counted:
+                counted[name] += int(value)
+        expect(any(counted.values()), f"no packet was out of order: {seen}")
+        for host in lab.hosts:
+            host.disturb(0)
+        return ", ".join(f"{k} {v}" for k, v in counted.items())
