@@ -343,13 +343,16 @@ static const char *desc_check(const struct engine_comm *c, uint32_t local, const
 	if ((coll_kind_has_root(d->kind) || coll_kind_is_p2p(d->kind)) && d->root >= c->nranks) {
 		return "its root or partner is not a rank of the communicator";
 	}
-	if (!coll_kind_is_p2p(d->kind)) {
-		if (d->seq != rank->posted) {
-			return "its sequence number is not the next one";
-		}
-		if ((uint32_t)rank->posted - c->done >= WINDOW) {
-			return "it has more operations in flight than the window holds";
-		}
+	if (coll_kind_is_p2p(d->kind)) {
+		uint32_t host = c->params.layout->host_of[d->root];
+
+		return host != c->params.host && !c->params.peers[host] ? ENGINE_NOT_LINKED : NULL;
+	}
+	if (d->seq != rank->posted) {
+		return "its sequence number is not the next one";
+	}
+	if ((uint32_t)rank->posted - c->done >= WINDOW) {
+		return "it has more operations in flight than the window holds";
 	}
 	return NULL;
 }

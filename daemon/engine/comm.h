@@ -31,6 +31,10 @@
 #define COMM_TEMP (2u << 20) /* scratch of one running operation, bytes */
 /* Objects a rank: one whose client was told may still wait for its grant to leave. */
 #define COMM_P2PS (2 * LIMIT_P2P_WINDOW)
+/* Why an operation cannot be: a sentence's second half. */
+#define ENGINE_NOT_LINKED                                                                          \
+	"it needs a link between hosts that have none, since the communicator has too many hosts " \
+	"for links between all of them: use collectives other than gather, scatter and all-to-all"
 #define COMM_VARGS 4 /* v-variants running side by side */
 
 /* Adds to a counter that communicators and their thread have in common. */

@@ -168,10 +168,42 @@ struct plan_entry *plan_entry_free(struct plan_entry *e)
 
 /* ---- progress thread ---------------------------------------------------------------------- */
 
+static void plan_fail(struct engine_comm *c, enum status status, const char *reason)
+{
+	struct engine_failure f = {
+		.cause = ENGINE_FAIL_INVALID,
+		.status = status,
+		.seq = c->started,
+		.rank_a = (int32_t)c->ranks[0].rank,
+		.rank_b = -1,
+		.host_b = -1,
+		.reason = reason,
+	};
+
+	comm_fail_event(c, &f);
+}
+
+/* In a communicator of very many hosts not all are linked with each other. */
+static bool plan_reaches(const struct engine_comm *c, const struct plan *plan)
+{
+	for (uint32_t i = 0; i < plan->nsend_peers; i++) {
+		if (!c->params.peers[plan->send_peers[i]]) {
+			return false;
+		}
+	}
+	for (uint32_t i = 0; i < plan->nrecv_peers; i++) {
+		if (!c->params.peers[plan->recv_peers[i]]) {
+			return false;
+		}
+	}
+	return true;
+}
+
 /* The way back: the plan is here (or memory is out). */
 static void plan_arrived(void *ctx, struct mailbox_msg *msg)
 {
 	struct engine_comm *c = container_of(msg, struct engine_comm, plan_msg);
+	const struct plan_entry *arrived = c->plans[c->plan_slot];
 
 	c->plan_pending = false;
 	if (c->failed) {
@@ -184,17 +216,11 @@ static void plan_arrived(void *ctx, struct mailbox_msg *msg)
 		}
 	}
 	if (c->plan_failed) {
-		struct engine_failure f = {
-			.cause = ENGINE_FAIL_INVALID,
-			.status = STATUS_NO_MEMORY,
-			.seq = c->started,
-			.rank_a = -1,
-			.rank_b = -1,
-			.host_b = -1,
-			.reason = "no memory for its plan",
-		};
-
-		comm_fail_event(c, &f);
+		plan_fail(c, STATUS_NO_MEMORY, "no memory for its plan");
+		return;
+	}
+	if (!plan_reaches(c, arrived->plan)) {
+		plan_fail(c, STATUS_UNSUPPORTED, ENGINE_NOT_LINKED);
 		return;
 	}
 	comm_advance(c);

@@ -122,6 +122,9 @@ static void make_peers(struct lab *lab)
 		for (uint32_t b = 0; b < a; b++) {
 			int fds[2];
 
+			if (lab->ring && a - b != 1 && a - b != lab->nhosts - 1) {
+				continue;
+			}
 			cr_assert_eq(engine_peer_add(lab->engines[a], NULL, &lab->peers[a][b]), 0);
 			cr_assert_eq(engine_peer_add(lab->engines[b], NULL, &lab->peers[b][a]), 0);
 			for (int s = 0; s < 2; s++) {
@@ -184,8 +187,8 @@ static void make_comm(struct lab *lab, uint32_t h)
 	cr_assert_eq(engine_comm_add(lab->engines[h], &p, done, lab, &lab->comms[h]), 0);
 }
 
-struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
-			  const char *tuning, uint32_t spin_us, uint32_t arrival_ms)
+static struct lab *lab_make(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			    const char *tuning, uint32_t spin_us, uint32_t arrival_ms, bool ring)
 {
 	struct lab *lab = calloc(1, sizeof(*lab));
 	char err[256];
@@ -195,6 +198,7 @@ struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nho
 	lab->nranks = nranks;
 	lab->spin_us = spin_us;
 	lab->arrival_ms = arrival_ms;
+	lab->ring = ring;
 	cr_assert_eq(coll_layout_new(host_of, nranks, nhosts, &lab->layout), 0);
 	if (tuning) {
 		cr_assert_eq(coll_tuning_parse(&lab->tuning, tuning, err, sizeof(err)), 0, "%s",
@@ -214,10 +218,22 @@ struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nho
 	return lab;
 }
 
+struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			  const char *tuning, uint32_t spin_us, uint32_t arrival_ms)
+{
+	return lab_make(host_of, nranks, nhosts, mem, tuning, spin_us, arrival_ms, false);
+}
+
 struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
 		    const char *tuning)
 {
-	return lab_new_timed(host_of, nranks, nhosts, mem, tuning, 20, 60000);
+	return lab_make(host_of, nranks, nhosts, mem, tuning, 20, 60000, false);
+}
+
+struct lab *lab_new_ring(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			 const char *tuning)
+{
+	return lab_make(host_of, nranks, nhosts, mem, tuning, 20, 60000, true);
 }
 
 void lab_free(struct lab *lab)

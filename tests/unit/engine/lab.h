@@ -47,6 +47,7 @@ struct lab {
 	struct comm_view *views[LAB_MAX_HOSTS];
 	struct lab_rank ranks[LAB_MAX_RANKS];
 	uint32_t spin_us, arrival_ms;
+	bool ring; /* hosts are linked with their neighbours only */
 	int pending;
 	struct engine_failure failure; /* the last one reported */
 	int failures;
@@ -59,6 +60,9 @@ struct lab *lab_new(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, s
 /* The same with the thread's polling time and the arrival time-out given. */
 struct lab *lab_new_timed(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
 			  const char *tuning, uint32_t spin_us, uint32_t arrival_ms);
+/* The same with links between neighbours only, the last and the first among them. */
+struct lab *lab_new_ring(const uint32_t *host_of, uint32_t nranks, uint32_t nhosts, size_t mem,
+			 const char *tuning);
 /* Gives everything back and checks that all of it came back. */
 void lab_free(struct lab *lab);
 /* Control work of all engines, once. */

@@ -2,12 +2,13 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * The engine and those who come too late, or never
+ * The engine and those who come too late, or never, or are too far away
  *
  * Thread: the test's      Owns: the lab      Locks: none
  */
 #include <criterion/criterion.h>
 #include <sched.h>
+#include <string.h>
 
 #include "lab.h"
 
@@ -66,5 +67,64 @@ Test(engine_late, receive_without_a_send, .timeout = 60)
 	cr_assert_eq(lab->failure.cause, ENGINE_FAIL_PARTNER);
 	cr_assert_eq(lab->failure.rank_a, 0);
 	cr_assert_eq(lab->failure.rank_b, 1);
+	lab_free(lab);
+}
+
+/* Four hosts in a ring: what needs neighbours only works, anything else says why it cannot. */
+static struct lab *far_away(const struct shm_desc *d, enum status want, enum status failure)
+{
+	static const uint32_t four_by_one[] = {0, 1, 2, 3};
+	struct lab *lab = lab_new_ring(four_by_one, 4, 4, 1 << 20, "allreduce:ring");
+	uint32_t tickets[4];
+
+	for (uint32_t r = 0; r < 4; r++) {
+		struct shm_desc mine = *d;
+
+		tickets[r] = lab_post(lab, r, &mine);
+	}
+	if (failure != STATUS_OK) {
+		expect_failure(lab, failure);
+		cr_assert_eq(lab->failure.cause, ENGINE_FAIL_INVALID);
+		cr_assert_not_null(strstr(lab->failure.reason, "link"));
+	}
+	for (uint32_t r = 0; r < 4; r++) {
+		cr_assert_eq(lab_wait(lab, r, tickets[r]), want, "rank %u", r);
+	}
+	return lab;
+}
+
+Test(engine_late, ring_on_a_ring, .timeout = 60)
+{
+	struct shm_desc d = {.kind = COLL_ALLREDUCE,
+			     .dtype = DTYPE_I64,
+			     .count = 1000,
+			     .send_buf = 1,
+			     .recv_buf = 1};
+
+	lab_free(far_away(&d, STATUS_OK, STATUS_OK));
+}
+
+Test(engine_late, all_to_all_on_a_ring, .timeout = 60)
+{
+	struct shm_desc d = {.kind = COLL_ALLTOALL,
+			     .dtype = DTYPE_I64,
+			     .count = 100,
+			     .send_buf = 1,
+			     .recv_buf = 1,
+			     .recv_off = 1 << 19};
+
+	lab_free(far_away(&d, STATUS_UNSUPPORTED, STATUS_UNSUPPORTED));
+}
+
+Test(engine_late, send_across_a_ring, .timeout = 60)
+{
+	static const uint32_t four_by_one[] = {0, 1, 2, 3};
+	struct lab *lab = lab_new_ring(four_by_one, 4, 4, 1 << 20, NULL);
+	struct shm_desc d = {
+		.kind = COLL_SEND, .dtype = DTYPE_I64, .count = 5, .root = 2, .send_buf = 1};
+
+	cr_assert_eq(lab_wait(lab, 0, lab_post(lab, 0, &d)), STATUS_INVALID);
+	expect_failure(lab, STATUS_INVALID);
+	cr_assert_not_null(strstr(lab->failure.reason, "link"));
 	lab_free(lab);
 }
