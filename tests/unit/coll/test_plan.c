@@ -88,6 +88,45 @@ Test(plan, ring_of_two_hosts_swaps_halves)
 	plan_free(p);
 }
 
+/* Else scratch would make the messages of a ring shorter and shorter with more hosts. */
+Test(plan, ring_allreduce_of_many_hosts_needs_no_scratch)
+{
+	for (uint32_t nhosts = 5; nhosts <= 1000; nhosts += 199) {
+		struct plan *p =
+			make_plan(COLL_ALLREDUCE, COLL_ALGO_RING, 0, nhosts, 2, nhosts / 2);
+
+		cr_assert_eq(p->ntemp, 0);
+		cr_assert_eq(coll_segment(p, 1 << 18, 1 << 19), (uint64_t)nhosts << 18);
+		plan_free(p);
+	}
+}
+
+/* A daemon's memory may grow with the ranks, not with their square. */
+Test(plan, grows_with_the_ranks_and_no_faster)
+{
+	static const struct {
+		enum coll_kind kind;
+		enum coll_algo algo;
+	} longest[] = {
+		{COLL_ALLREDUCE, COLL_ALGO_RING},      {COLL_ALLREDUCE, COLL_ALGO_HALVING},
+		{COLL_ALLGATHER, COLL_ALGO_RING},      {COLL_ALLGATHER, COLL_ALGO_DOUBLING},
+		{COLL_REDUCE_SCATTER, COLL_ALGO_RING}, {COLL_REDUCE_SCATTER, COLL_ALGO_HALVING},
+		{COLL_ALLTOALL, COLL_ALGO_PAIRWISE},   {COLL_GATHER, COLL_ALGO_PAIRWISE},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(longest); i++) {
+		struct plan *few = make_plan(longest[i].kind, longest[i].algo, 0, 500, 2, 7);
+		struct plan *many = make_plan(longest[i].kind, longest[i].algo, 0, 4000, 2, 7);
+
+		cr_assert_leq(many->nsteps, few->nsteps * 8 + 64);
+		cr_assert_leq(many->npieces, few->npieces * 8 + 64);
+		cr_assert_leq(many->nrefs, few->nrefs * 8 + 64);
+		cr_assert_leq(many->nsucc, few->nsucc * 8 + 64);
+		plan_free(few);
+		plan_free(many);
+	}
+}
+
 Test(plan, one_rank_sends_its_input_without_a_copy)
 {
 	struct plan *p = make_plan(COLL_ALLREDUCE, COLL_ALGO_RING, 0, 2, 1, 0);
