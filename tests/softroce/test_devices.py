@@ -2,13 +2,17 @@
 # SPDX-FileCopyrightText: The rocecomm authors
 """The test bed itself: are there two hosts with RoCE devices that reach each other?"""
 import re
+import threading
 
 from harness.lab import expect, wait_for
 from harness.runner import test
 
 
-def pair(lab, server, client, seconds=60):
-    """Runs a program of rdma-core or perftest on both hosts; the client's output."""
+def pair(lab, server, client, seconds=60, meanwhile=None):
+    """Runs a program that listens on port 18515 and its client on two hosts; the client's output.
+
+    meanwhile() is called while both run.
+    """
     a, b = lab.hosts[:2]
     log = f"{lab.dir}/server.log"
     process = lab.spawn(a.prefix() + server, log=log)
@@ -20,7 +24,10 @@ def pair(lab, server, client, seconds=60):
     wait_for(lambda: f"{server[0]} listens:\n{text()}",
              lambda: process.poll() is not None
              or "LISTEN" in a.run("ss", "-Htln", "sport = :18515").stdout)
+    thread = threading.Thread(target=meanwhile or (lambda: None))
+    thread.start()
     done = b.run(*client, check=False, timeout=seconds)
+    thread.join()
     expect(done.returncode == 0, f"{client[0]} on {b.name} ended with {done.returncode}:\n"
            f"{done.stdout}\n{server[0]} on {a.name}:\n{text()}")
     wait_for(lambda: f"{server[0]} ends:\n{text()}", lambda: process.poll() is not None)
