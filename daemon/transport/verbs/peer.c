@@ -29,6 +29,9 @@ static void peer_close(struct verbs_peer *peer, int status)
 				verbs_resume_entries(rail->qps[k]);
 			}
 		}
+		if (rail) {
+			rail->state = VERBS_RAIL_DOWN;
+		}
 	}
 	while ((l = list_first(&peer->ready))) {
 		verbs_frame_put(peer->v, container_of(l, struct verbs_frame, link));
