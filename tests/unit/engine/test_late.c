@@ -88,7 +88,7 @@ static struct lab *far_away(const struct shm_desc *d, enum status want, enum sta
 		cr_assert_not_null(strstr(lab->failure.reason, "link"));
 	}
 	for (uint32_t r = 0; r < 4; r++) {
-		cr_assert_eq(lab_wait(lab, r, tickets[r]), want, "rank %u", r);
+		cr_assert_eq(lab_wait(lab, r, tickets[r]), (int)want, "rank %u", r);
 	}
 	return lab;
 }
