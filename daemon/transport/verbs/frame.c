@@ -104,6 +104,17 @@ static bool wants_signal(const struct verbs *v, const struct verbs_rail *rail)
 	       rail->state != VERBS_RAIL_UP;
 }
 
+/* Gives a frame its number, when it has none. */
+static void number(struct verbs_peer *peer, struct verbs_frame_header *h)
+{
+	if (h->seq == 0) {
+		h->seq = peer->tx_seq++;
+		if (peer->tx_seq == 0) {
+			peer->tx_seq = 1;
+		}
+	}
+}
+
 void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 {
 	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
@@ -113,11 +124,8 @@ void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 	struct ibv_send_wr *wr;
 
 	assert(rail->credits > 0);
-	if (f->sequenced && h->seq == 0) {
-		h->seq = peer->tx_seq++;
-		if (peer->tx_seq == 0) {
-			peer->tx_seq = 1;
-		}
+	if (f->sequenced) {
+		number(peer, h);
 	}
 	h->credits = (uint16_t)MIN(rail->owed, UINT16_MAX);
 	rail->owed -= h->credits;
@@ -135,13 +143,37 @@ void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 	v->stats.bytes_sent += f->size;
 }
 
+static bool goes_outside(uint8_t type)
+{
+	return type >= VERBS_DOWN && type <= VERBS_OPENED;
+}
+
+/* No rail is up: control frames have another way. */
+static bool send_outside(struct verbs_peer *peer, struct verbs_frame *f)
+{
+	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
+	struct verbs *v = peer->v;
+
+	if (peer->up || !v->handler.control || !goes_outside(h->type)) {
+		return false;
+	}
+	number(peer, h);
+	h->credits = 0;
+	if (!v->handler.control(v->arg, peer, f->data, f->size)) {
+		verbs_peer_dirty(peer);
+		return false;
+	}
+	verbs_frame_put(v, f);
+	return true;
+}
+
 void verbs_frame_send(struct verbs_peer *peer, struct verbs_frame *f)
 {
 	struct verbs_rail *rail = list_empty(&peer->ready) ? verbs_frame_rail(peer) : NULL;
 
 	if (rail) {
 		verbs_frame_post(rail, f);
-	} else {
+	} else if (!send_outside(peer, f)) {
 		list_append(&peer->ready, &f->link);
 	}
 }
@@ -151,6 +183,12 @@ void verbs_frames_pump(struct verbs_peer *peer)
 	struct verbs_rail *rail;
 	struct list *l;
 
+	list_for_each_safe (e, &peer->ready) {
+		if (peer->up) {
+			break;
+		}
+		send_outside(peer, container_of(e, struct verbs_frame, link));
+	}
 	while ((l = list_first(&peer->ready)) && (rail = verbs_frame_rail(peer))) {
 		list_remove(l);
 		verbs_frame_post(rail, container_of(l, struct verbs_frame, link));
@@ -303,4 +341,35 @@ void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
 	} else if (is_new(peer, h->seq)) {
 		dispatch(peer, h, data + sizeof(*h));
 	}
+}
+
+/**
+ * verbs_control() - take what came another way
+ * @peer: borrowed
+ * @data: borrowed, from the network
+ * @size: bytes
+ */
+void verbs_control(struct verbs_peer *peer, const void *data, size_t size)
+{
+	struct verbs_frame_header h;
+	struct verbs *v = peer->v;
+
+	if (peer->state != VERBS_PEER_OPEN) {
+		return;
+	}
+	verbs_enter(v);
+	v->now = clock_now(v->clock);
+	if (size < sizeof(h) || size > VERBS_CONTROL_MAX) {
+		verbs_peer_violation(peer, "a control message that cannot be");
+	} else {
+		memcpy(&h, data, sizeof(h));
+		if (h.magic != VERBS_MAGIC || !goes_outside(h.type) ||
+		    h.length != size - sizeof(h) || !peer->fragments) {
+			verbs_peer_violation(peer, "a control message that cannot be");
+		} else if (is_new(peer, h.seq)) {
+			dispatch(peer, &h, (const uint8_t *)data + sizeof(h));
+		}
+	}
+	verbs_peer_dirty(peer);
+	verbs_leave(v);
 }

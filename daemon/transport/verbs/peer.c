@@ -222,7 +222,7 @@ int verbs_peer_prepare(struct verbs_peer *peer, const struct verbs_blob *b)
 		list_append(&peer->free_fragments, &peer->fragments[i].link);
 	}
 	peer->body_max = body;
-	peer->fragment = fragment;
+	peer->fragment = peer->grant_size = fragment;
 	return 0;
 }
 

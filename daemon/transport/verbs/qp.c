@@ -105,16 +105,17 @@ static int create(struct verbs_qp *qp, const struct verbs_options *o, char *why,
 		.cap = {.max_send_wr = qp->sq_size,
 			.max_recv_wr = qp->nbuffers,
 			.max_send_sge = (uint32_t)MIN(VERBS_SGE, MAX(dev->device->attr.max_sge, 1)),
-			.max_recv_sge = 1,
-			.max_inline_data = qp->index == 0 ? o->inline_max : 0},
+			.max_recv_sge = 1},
 	};
+	uint32_t inlines[] = {o->inline_max, 220, 96, 64, 0};
 
-	errno = 0;
-	qp->qp = dev->api->create_qp(dev->device->pd, &attr);
-	if (!qp->qp && attr.cap.max_inline_data > 0) {
-		attr.cap.max_inline_data = 0;
-		errno = 0;
-		qp->qp = dev->api->create_qp(dev->device->pd, &attr);
+	/* How much a device takes inline is known only by trying. */
+	for (size_t i = 0; !qp->qp && i < ARRAY_SIZE(inlines); i++) {
+		if (qp->index == 0 ? inlines[i] <= o->inline_max : inlines[i] == 0) {
+			attr.cap.max_inline_data = inlines[i];
+			errno = 0;
+			qp->qp = dev->api->create_qp(dev->device->pd, &attr);
+		}
 	}
 	if (!qp->qp) {
 		int r = errno ? errno : EIO;

@@ -22,6 +22,9 @@
 #include "transport/verbs/verbs_impl.h"
 
 #define STABLE_NS (10 * CLOCK_NS_PER_S) /* up for so long: the next failure is a new one */
+#define HURRY_MS 50
+#define FRUITLESS_MAX 4 /* times that rails come back only to fail again */
+#define GRANT_MIN 4096u
 
 void verbs_rail_describe(const struct verbs_rail *rail, char *buf, size_t size)
 {
@@ -47,17 +50,29 @@ static bool is_live(const struct verbs_rail *rail)
 	       rail->state == VERBS_RAIL_UP || rail->state == VERBS_RAIL_OPENING;
 }
 
-/* Is there a rail left that may carry something, now or soon? Reopening one needs another. */
+/* Is there a rail left that may carry something, now or soon? */
 static bool any_left(const struct verbs_peer *peer)
 {
+	/* Reopening one needs another, or another way to talk. */
+	bool reopen = peer->was_up && peer->v->handler.control;
+
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		const struct verbs_rail *rail = peer->rails[i];
 
-		if (rail && is_live(rail) && rail->state != VERBS_RAIL_OPENING) {
+		if (rail && ((is_live(rail) && rail->state != VERBS_RAIL_OPENING) ||
+			     (reopen && !rail->dev->lost))) {
 			return true;
 		}
 	}
 	return false;
+}
+
+void verbs_peer_shrink(struct verbs_peer *peer)
+{
+	uint32_t least = MIN(peer->fragment, GRANT_MIN);
+
+	peer->grant_size = MAX(peer->grant_size / 4 / 64 * 64, least);
+	peer->grant_since = peer->v->now;
 }
 
 static void plan_reopening(struct verbs_rail *rail, bool was_up)
@@ -72,6 +87,10 @@ static void plan_reopening(struct verbs_rail *rail, bool was_up)
 		rail->backoff_ms = MIN(2 * rail->backoff_ms, o->reopen_max_ms);
 	}
 	rail->reopen_at = v->now + rail->backoff_ms * CLOCK_NS_PER_MS;
+	if (!rail->peer->up) {
+		/* Everybody waits for it. */
+		rail->reopen_at = v->now + HURRY_MS * CLOCK_NS_PER_MS;
+	}
 }
 
 /**
@@ -105,6 +124,14 @@ void verbs_rail_fail(struct verbs_rail *rail, int error, const char *fmt, ...)
 	rail->offered = rail->accept_due = false;
 	peer->up &= ~(1u << rail->index);
 	peer->v->stats.rails_failed++;
+	if (was_up && error == -ETIMEDOUT) {
+		verbs_peer_shrink(peer);
+	}
+	if (was_up && !peer->up) {
+		peer->lost_since = peer->v->now;
+		peer->fruitless = peer->moved > peer->moved_before ? 0 : peer->fruitless + 1;
+		peer->moved_before = peer->moved;
+	}
 	plan_reopening(rail, was_up);
 	for (uint32_t i = 0; i < rail->nqps; i++) {
 		if (rail->qps[i]) {
@@ -112,7 +139,7 @@ void verbs_rail_fail(struct verbs_rail *rail, int error, const char *fmt, ...)
 		}
 	}
 	verbs_peer_dirty(peer);
-	if (!any_left(peer)) {
+	if (!any_left(peer) || peer->fruitless > FRUITLESS_MAX) {
 		verbs_peer_fail(peer, error, rail->reason);
 	}
 }
@@ -163,6 +190,8 @@ void verbs_rail_probe_done(struct verbs_rail *rail)
 	rail->tell = true;
 	rail->error = 0;
 	peer->up |= 1u << rail->index;
+	peer->was_up = true;
+	peer->lost_since = 0;
 	verbs_peer_dirty(peer);
 }
 
@@ -172,7 +201,7 @@ static bool send_control(struct verbs_rail *rail, enum verbs_frame_type type, co
 			 uint32_t length)
 {
 	struct verbs_peer *peer = rail->peer;
-	struct verbs_frame *f = peer->up ? verbs_frame_get(peer->v, true) : NULL;
+	struct verbs_frame *f = verbs_can_talk(peer) ? verbs_frame_get(peer->v, true) : NULL;
 	struct verbs_frame_header *h;
 
 	if (!f) {
@@ -181,6 +210,7 @@ static bool send_control(struct verbs_rail *rail, enum verbs_frame_type type, co
 	h = verbs_frame_start(f, type, length);
 	h->rail = (uint8_t)rail->index;
 	h->epoch = rail->epoch;
+	h->count = rail->error == -ETIMEDOUT; /* of DOWN: packets are lost */
 	if (length > 0) {
 		memcpy(verbs_frame_body(f), body, length);
 	}
@@ -227,6 +257,9 @@ void verbs_rail_down(struct verbs_peer *peer, const struct verbs_frame_header *h
 	} else if (h->epoch == rail->epoch) {
 		verbs_rail_fail(rail, -ENETDOWN, "%s left it: %.*s", peer->name,
 				(int)MIN(h->length, VERBS_REASON / 4), (const char *)body);
+		if (h->count && peer->was_up) {
+			verbs_peer_shrink(peer);
+		}
 	}
 }
 
@@ -397,14 +430,14 @@ void verbs_rail_work(struct verbs_rail *rail)
 	if (rail->state == VERBS_RAIL_DRAINING) {
 		finish_drain(rail);
 	}
-	if (peer->up) {
+	if (verbs_can_talk(peer)) {
 		send_due(rail);
 	}
 	if (rail->state == VERBS_RAIL_DOWN && rail->local_drained && rail->remote_drained &&
-	    peer->up && !list_empty(&rail->unsure)) {
+	    verbs_can_talk(peer) && !list_empty(&rail->unsure)) {
 		verbs_resume_ask(rail);
 	}
-	if (peer->up && settled(rail) && !rail->dev->lost) {
+	if (verbs_can_talk(peer) && settled(rail) && !rail->dev->lost) {
 		if (rail->offered) {
 			accept_offer(rail);
 			send_due(rail);

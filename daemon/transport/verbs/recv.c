@@ -193,7 +193,7 @@ static bool grant_direct(struct verbs_peer *peer, struct verbs_rx *rx, struct ve
 		rx->piece_offset = 0;
 	}
 	at = (uint8_t *)iov[rx->piece].iov_base + rx->piece_offset;
-	g->size = (uint32_t)MIN(peer->fragment, iov[rx->piece].iov_len - rx->piece_offset);
+	g->size = (uint32_t)MIN(peer->grant_size, iov[rx->piece].iov_len - rx->piece_offset);
 	m = verbs_mem_find(peer->v, at, g->size);
 	if (m) {
 		put_keys(peer, m, g);
@@ -220,7 +220,7 @@ static bool grant_landing(struct verbs_peer *peer, struct verbs_rx *rx, struct v
 	}
 	peer->landing++;
 	g->addr = (uintptr_t)verbs_chunk_data(v, chunk);
-	g->size = (uint32_t)MIN(peer->fragment, rx->length - rx->granted);
+	g->size = (uint32_t)MIN(peer->grant_size, rx->length - rx->granted);
 	put_keys(peer, v->buffers, g);
 	*ret_chunk = chunk;
 	return true;
@@ -262,7 +262,7 @@ static bool grant(struct verbs_peer *peer, struct verbs_rx *rx, struct verbs_gra
 static bool worth_it(const struct verbs_peer *peer, const struct verbs_rx *rx)
 {
 	const struct verbs *v = peer->v;
-	uint64_t wanted = DIV_UP(rx->length - rx->granted, peer->fragment);
+	uint64_t wanted = DIV_UP(rx->length - rx->granted, peer->grant_size);
 	uint32_t limit = rx->direct ? v->options.tickets : landing_limit(v);
 	uint32_t used = rx->direct ? peer->outstanding : peer->landing;
 	uint32_t room = limit > used ? limit - used : 0;
@@ -354,6 +354,7 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 	recv = rx->recv;
 	ticket_release(peer, t);
 	rx->received += was.size;
+	peer->moved++;
 	v->stats.writes_received++;
 	v->stats.bytes_received += was.size;
 	count_received(recv, was.size);

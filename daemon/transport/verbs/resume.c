@@ -50,7 +50,7 @@ void verbs_resume_entries(struct verbs_qp *qp)
 void verbs_resume_ask(struct verbs_rail *rail)
 {
 	struct verbs_peer *peer = rail->peer;
-	uint32_t max = peer->body_max / (uint32_t)sizeof(uint32_t), n = 0;
+	uint32_t max = MIN(peer->body_max, 4096u) / (uint32_t)sizeof(uint32_t), n = 0;
 	struct verbs_frame *f = verbs_frame_get(peer->v, true);
 	struct verbs_frame_header *h;
 	struct list *l;
@@ -88,7 +88,7 @@ void verbs_resume_asked(struct verbs_peer *peer, const struct verbs_frame_header
 		return;
 	}
 	answer = verbs_frame_start(f, VERBS_STATE, 0);
-	if (h->length != h->count * sizeof(uint32_t) || h->length > peer->body_max) {
+	if (h->length != h->count * sizeof(uint32_t) || h->length > 4096) {
 		verbs_frame_put(peer->v, f);
 		verbs_peer_violation(peer, "a question that cannot be");
 		return;

@@ -180,10 +180,10 @@ static bool pump_one(struct verbs_peer *peer, struct list *head)
 /* Sends what waits; callbacks may add to it and may free the peer. */
 void verbs_send_pump(struct verbs_peer *peer)
 {
+	verbs_frames_pump(peer);
 	if (!peer->up) {
 		return;
 	}
-	verbs_frames_pump(peer);
 	while (pump_one(peer, &peer->eager)) {
 		/* short messages */
 	}

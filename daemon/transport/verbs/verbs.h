@@ -13,7 +13,9 @@
  *
  * A rail that fails is drained on both ends before anything that was on it is sent again, so that
  * no late write meets memory that was given back; tickets make sure that no fragment counts twice.
- * It is tried again, with new queue pairs and a probe. When none is left the peer is down.
+ * It is tried again, with new queue pairs and a probe. Without any rail the peer is down, unless
+ * the two ends can talk another way (handler.control): then they have some seconds to open one
+ * again.
  *
  * What a peer can do: write anywhere in a registered region whose key it was told (see
  * topo/rdma_mem.h), send frames. Every number in a frame is checked; a frame that breaks the rules
@@ -35,6 +37,7 @@
 #include "util/clock.h"
 
 #define VERBS_REASON 448
+#define VERBS_CONTROL_MAX 4224
 
 struct verbs;	   /* one per progress thread */
 struct verbs_peer; /* one per peer host */
@@ -61,6 +64,13 @@ struct verbs_handler {
 	/* A rail is UP or DOWN now; @text says why (borrowed). NULL allowed. */
 	void (*rail_event)(void *arg, struct verbs_peer *peer, uint32_t rail,
 			   enum verbs_rail_state state, const char *text);
+	/*
+	 * Carries a few bytes (up to VERBS_CONTROL_MAX, copied) to the peer's verbs_control()
+	 * another way, while no rail is up: in the daemon, the authenticated connection. Must not
+	 * call back. Return: false: not now, it is tried again. NULL: there is no other way, and
+	 * the peer is down when its last rail is.
+	 */
+	bool (*control)(void *arg, struct verbs_peer *peer, const void *data, size_t size);
 };
 
 /* 0 means the default everywhere. */
@@ -87,6 +97,7 @@ struct verbs_options {
 	uint32_t probe_ms;	/* until a trial has failed; 10000 */
 	uint32_t reopen_ms;	/* until a failed rail is tried again; doubles; 500 */
 	uint32_t reopen_max_ms; /* 30000 */
+	uint32_t recover_ms;	/* without any rail until the peer is down (see control); 5000 */
 };
 
 struct verbs_stats {
@@ -174,6 +185,9 @@ int verbs_rail_connect(struct verbs_peer *peer, uint32_t rail, const struct verb
 void verbs_rail_info(const struct verbs_peer *peer, uint32_t rail, struct verbs_rail_info *ret);
 /* Is any rail up? */
 bool verbs_peer_ready(const struct verbs_peer *peer);
+
+/* What the peer's handler.control() was given. */
+void verbs_control(struct verbs_peer *peer, const void *data, size_t size);
 
 /* Queues a message and sends what can be sent now. Never fails: errors come through done. */
 void verbs_send(struct verbs_peer *peer, struct transport_send *send);

@@ -219,6 +219,13 @@ struct verbs_peer {
 	/* The smaller of what both ends can; 0: not connected yet. */
 	uint32_t body_max; /* of a frame */
 	uint32_t fragment;
+	uint32_t grant_size; /* of the fragments we grant: less after losses */
+	uint64_t grant_since;
+	bool was_up;
+	uint64_t lost_since; /* no rail is up since then; 0: one is */
+	/* Fragments that moved, in all and until the last time that all rails were lost. */
+	uint64_t moved, moved_before;
+	uint32_t fruitless; /* how often in turn all were lost and nothing had moved */
 
 	uint32_t tx_seq; /* next */
 	uint32_t rx_low; /* all before arrived */
@@ -343,6 +350,11 @@ void verbs_frame_send(struct verbs_peer *peer, struct verbs_frame *f);
 void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f);
 /* Sends what waits for a rail. */
 void verbs_frames_pump(struct verbs_peer *peer);
+/* Is there a way for control frames? */
+static inline bool verbs_can_talk(const struct verbs_peer *peer)
+{
+	return peer->up || peer->v->handler.control;
+}
 void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size);
 void verbs_credits_return(struct verbs_rail *rail);
 
@@ -364,6 +376,8 @@ void verbs_rail_probe_done(struct verbs_rail *rail);
 /* Anything that is due: control frames, the end of draining, reopening. */
 void verbs_rail_work(struct verbs_rail *rail);
 void verbs_rail_tick(struct verbs_rail *rail);
+/* Packets were lost: smaller fragments lose less. */
+void verbs_peer_shrink(struct verbs_peer *peer);
 struct verbs_rail *verbs_rail_free(struct verbs_rail *rail);
 void verbs_rail_describe(const struct verbs_rail *rail, char *buf, size_t size);
 /* Control frames. */

@@ -18,6 +18,7 @@
 
 #include "transport/verbs/verbs_impl.h"
 
+#define GROW_NS (10 * CLOCK_NS_PER_S)
 #define QUIET_NS CLOCK_NS_PER_S /* nothing moved for so long: ask */
 
 static bool overdue(const struct verbs *v, uint64_t since, uint32_t ms)
@@ -109,11 +110,38 @@ void verbs_check_arrived(struct verbs_rail *rail, const struct verbs_frame_heade
 	}
 }
 
+/* The reason of the rail that failed last is the peer's. */
+static void watch_loss(struct verbs *v, struct verbs_peer *peer)
+{
+	const struct verbs_rail *last = NULL;
+	char text[VERBS_REASON];
+
+	if (peer->grant_size < peer->fragment &&
+	    clock_elapsed(v->now, peer->grant_since) > GROW_NS) {
+		peer->grant_size = MIN(2 * peer->grant_size, peer->fragment);
+		peer->grant_since = v->now;
+	}
+	if (peer->lost_since == 0 || !overdue(v, peer->lost_since, v->options.recover_ms)) {
+		return;
+	}
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
+		const struct verbs_rail *rail = peer->rails[i];
+
+		if (rail && rail->reason[0] && (!last || rail->error == -ETIMEDOUT)) {
+			last = rail;
+		}
+	}
+	snprintf(text, sizeof(text), "no rail came back within %u ms; %.380s",
+		 v->options.recover_ms, last ? last->reason : "");
+	verbs_peer_fail(peer, last && last->error ? last->error : -ETIMEDOUT, text);
+}
+
 static void watch_peer(struct verbs *v, struct verbs_peer *peer)
 {
 	bool ask = pending(peer) && clock_elapsed(v->now, peer->progress) > QUIET_NS &&
 		   clock_elapsed(v->now, peer->checked) > QUIET_NS;
 
+	watch_loss(v, peer);
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX && peer->state == VERBS_PEER_OPEN; i++) {
 		struct verbs_rail *rail = peer->rails[i];
 

@@ -26,7 +26,10 @@ static uint32_t in_flight(const struct verbs_qp *qp)
 /* The bulk queue pair of the rail with the least to do; NULL: all have enough. */
 static struct verbs_qp *pick_qp(struct verbs_rail *rail)
 {
-	uint32_t depth = rail->peer->v->options.bulk_depth, n = rail->nqps - 1;
+	const struct verbs_peer *peer = rail->peer;
+	/* After losses one at a time: what overtakes, or is behind what was lost, is sent again. */
+	uint32_t depth = peer->grant_size < peer->fragment ? 1 : peer->v->options.bulk_depth;
+	uint32_t n = rail->nqps - 1;
 	struct verbs_qp *best = NULL;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -253,6 +256,7 @@ void verbs_fragment_acked(struct verbs_peer *peer, struct verbs_fragment *f)
 	struct transport_send *send = tx->send;
 
 	verbs_fragment_unstage(peer, f);
+	peer->moved++;
 	tx->acked += f->grant.size;
 	list_remove(&f->link);
 	list_append(&peer->free_fragments, &f->link);

@@ -133,7 +133,8 @@ static void on_sent(struct transport_send *send, int status)
 	s->busy = false;
 }
 
-static const struct verbs_handler handler = {on_begin, on_fragment, on_done, on_down, on_rail};
+static const struct verbs_handler handler = {on_begin, on_fragment, on_done,
+					     on_down,  on_rail,	    pair_control};
 
 static void must_be_up(const struct pair *p)
 {

@@ -45,12 +45,43 @@ static void get(const struct pair *p, void *data, size_t size)
 	}
 }
 
+/* From now on the connection carries messages with their length; length 0 is a barrier. */
 void pair_barrier(struct pair *p)
 {
-	char c = 1;
+	uint32_t size = 0;
 
-	put(p, &c, 1);
-	get(p, &c, 1);
+	put(p, &size, sizeof(size));
+	while (p->barriers == 0) {
+		pair_turn(p);
+	}
+	p->barriers--;
+}
+
+bool pair_control(void *arg, struct verbs_peer *peer, const void *data, size_t size)
+{
+	const struct pair *p = arg;
+	uint32_t n = (uint32_t)size;
+
+	put(p, &n, sizeof(n));
+	put(p, data, size);
+	return true;
+}
+
+static void take_control(struct pair *p)
+{
+	uint8_t data[VERBS_CONTROL_MAX];
+	uint32_t size;
+
+	get(p, &size, sizeof(size));
+	if (size == 0) {
+		p->barriers++;
+		return;
+	}
+	if (size > sizeof(data)) {
+		pair_die("a message of %u bytes", size);
+	}
+	get(p, data, size);
+	verbs_control(p->peer, data, size);
 }
 
 static int try_connect(const struct addrinfo *ai)
@@ -85,7 +116,7 @@ void pair_meet(struct pair *p, const char *address, const char *port)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *ai;
 	struct timeval limit = {.tv_sec = 60};
-	int r = getaddrinfo(address, port, &hints, &ai);
+	int r = getaddrinfo(address ? address : "::", port, &hints, &ai);
 
 	if (r != 0) {
 		pair_die("%s: %s", address ? address : "", gai_strerror(r));
@@ -272,7 +303,7 @@ static void take_events(struct pair *p, struct rdma_device *d)
 
 void pair_turn(struct pair *p)
 {
-	struct pollfd fds[1 + RDMA_DEVICES_MAX];
+	struct pollfd fds[2 + RDMA_DEVICES_MAX];
 	uint32_t n = p->devices->count;
 
 	if (verbs_poll(p->v) > 0 || !verbs_arm(p->v)) {
@@ -282,7 +313,11 @@ void pair_turn(struct pair *p)
 	for (uint32_t i = 0; i < n; i++) {
 		fds[1 + i] = (struct pollfd){rdma_device_fd(p->devices->devices[i]), POLLIN, 0};
 	}
-	poll(fds, 1 + n, 1000);
+	fds[1 + n] = (struct pollfd){p->tcp, POLLIN, 0};
+	poll(fds, 2 + n, 1000);
+	if (fds[1 + n].revents) {
+		take_control(p);
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		if (fds[1 + i].revents) {
 			take_events(p, p->devices->devices[i]);

@@ -41,7 +41,8 @@ struct pair {
 	uint8_t *memory;
 	size_t memory_size;
 	bool down;
-	uint32_t downs; /* rails that went down */
+	uint32_t barriers; /* that the other end has reached, less ours */
+	uint32_t downs;	   /* rails that went down */
 	char reason[VERBS_REASON];
 	void *run; /* of the mode */
 };
@@ -54,6 +55,8 @@ void pair_close(struct pair *p);
 void pair_turn(struct pair *p);
 /* Both ends are here. */
 void pair_barrier(struct pair *p);
+/* For the handler: over the TCP connection. */
+bool pair_control(void *arg, struct verbs_peer *peer, const void *data, size_t size);
 void pair_die(const char *fmt, ...) attr_printf(1, 2) __attribute__((noreturn));
 
 #endif

@@ -173,7 +173,8 @@ Test(rdma, devices_that_do_not_open)
 
 Test(rdma, lists_of_the_configuration)
 {
-	static char *names[] = {"mlx5_*", "eth1"}, *pci[] = {"0000:3b:*"};
+	static char mellanox[] = "mlx5_*", eth[] = "eth1", slot[] = "0000:3b:*";
+	static char *names[] = {mellanox, eth}, *pci[] = {slot};
 	struct value_list some = {names, 2}, by_pci = {pci, 1};
 	struct rdma_options allow = {&some, NULL}, deny = {NULL, &some}, both = {&some, &by_pci};
 	struct fake_net *net = fake_verbs_new(1);

@@ -229,6 +229,75 @@ Test(verbs_rails, none_left)
 	}
 }
 
+/* The only rail goes and comes back, several times: the ends meet again another way. */
+static void run_outage(uint64_t seed, uint32_t rails, uint64_t *resent)
+{
+	struct verbs_stats s;
+	struct vmsg *m[HOSTS];
+	struct vnet n;
+	uint64_t next = 0;
+
+	vnet_init_outside(&n, seed, rails);
+	send_all(&n, m, true);
+	for (uint64_t i = 0; i < 400000 && !all_through(&n); i++) {
+		if (i >= next) {
+			bool up = !n.devices[0][0]->link;
+			uint32_t host = (uint32_t)vrandom(&n, 2);
+
+			for (uint32_t r = 0; r < rails; r++) {
+				fake_verbs_link(n.devices[0][r], up || host);
+				fake_verbs_link(n.devices[1][r], up || !host);
+			}
+			next = i + vrandom(&n, up ? 1000 : 3000);
+		}
+		hand_on_events(&n);
+		turn(&n, 200 * CLOCK_NS_PER_US);
+		must_be_up(&n);
+	}
+	cr_assert(all_through(&n), "seed %zu", (size_t)seed);
+	for (uint32_t h = 0; h < HOSTS; h++) {
+		verbs_get_stats(n.end[h].v, &s);
+		*resent += s.resent_writes + s.resent_frames;
+	}
+	done_all(&n, m);
+}
+
+Test(verbs_rails, outage_of_all)
+{
+	uint64_t resent = 0;
+
+	for (uint64_t seed = 1; seed <= 25; seed++) {
+		run_outage(seed, 1, &resent);
+		run_outage(seed + 100, 2, &resent);
+	}
+	cr_assert(resent > 100, "only %zu", (size_t)resent);
+}
+
+/* It does not come back: the peer is down in time, with the reason of the rail. */
+Test(verbs_rails, outage_for_good)
+{
+	struct vmsg *m[HOSTS];
+	uint64_t start;
+	struct vnet n;
+
+	vnet_init_outside(&n, 51, 1);
+	send_all(&n, m, true);
+	fake_verbs_link(n.devices[1][0], false);
+	start = clock_now(fake_verbs_clock(n.fake));
+	for (int i = 0; i < 100000 && !(n.end[0].down && n.end[1].down); i++) {
+		turn(&n, CLOCK_NS_PER_MS);
+	}
+	cr_assert(n.end[0].down && n.end[1].down);
+	cr_assert(clock_now(fake_verbs_clock(n.fake)) - start < 9 * CLOCK_NS_PER_S);
+	cr_assert(strstr(n.end[0].reason, "no rail came back within 5000 ms") &&
+			  strstr(n.end[0].reason, "rocea0") && strstr(n.end[0].reason, "GID 10."),
+		  "%s", n.end[0].reason);
+	vnet_fini(&n);
+	for (uint32_t h = 0; h < HOSTS; h++) {
+		vmsgs_free(m[h], COUNT);
+	}
+}
+
 static void run_mangled(bool receive, enum fake_mangle what, uint64_t seed, uint32_t rails,
 			uint32_t *ret_failed)
 {

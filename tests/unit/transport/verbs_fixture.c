@@ -129,7 +129,39 @@ static void on_sent(struct transport_send *send, int status)
 	maybe_free(m->from, VC_SENT);
 }
 
-static const struct verbs_handler handler = {on_begin, on_fragment, on_done, on_down, on_rail};
+static bool on_control(void *arg, struct verbs_peer *peer, const void *data, size_t size)
+{
+	struct vend *e = arg;
+	struct vnet *n = e->net;
+	struct vcontrol *c = &n->control[n->ncontrol];
+
+	if (n->ncontrol == 64 || vrandom(n, 10) == 0) {
+		return false;
+	}
+	cr_assert(size <= sizeof(c->data));
+	c->to = e == &n->end[0];
+	c->size = (uint32_t)size;
+	memcpy(c->data, data, size);
+	n->ncontrol++;
+	return true;
+}
+
+static void deliver_control(struct vnet *n)
+{
+	struct vcontrol *c = n->control;
+
+	if (n->ncontrol > 0 && vrandom(n, 3) == 0) {
+		if (n->end[c->to].peer) {
+			verbs_control(n->end[c->to].peer, c->data, c->size);
+		}
+		memmove(c, c + 1, --n->ncontrol * sizeof(*c));
+	}
+}
+
+static const struct verbs_handler handler = {on_begin, on_fragment, on_done,
+					     on_down,  on_rail,	    NULL},
+				  handler_outside = {on_begin, on_fragment, on_done,
+						     on_down,  on_rail,	    on_control};
 
 static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *options)
 {
@@ -141,7 +173,9 @@ static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *
 	memset(e, 0, sizeof(*e));
 	e->net = n;
 	cr_assert_eq(rdma_new(fake_verbs_api(n->fake, host), &all, &e->devices), 0);
-	cr_assert_eq(verbs_new(options, &handler, e, fake_verbs_clock(n->fake), &e->v), 0);
+	cr_assert_eq(verbs_new(options, n->outside ? &handler_outside : &handler, e,
+			       fake_verbs_clock(n->fake), &e->v),
+		     0);
 	for (uint32_t r = 0; r < n->rails; r++) {
 		cr_assert_eq(verbs_device_add(e->v, e->devices->devices[r], why, sizeof(why)), 0,
 			     "%s", why);
@@ -152,13 +186,30 @@ static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *
 	cr_assert_eq(verbs_peer_new(e->v, e, names[!host], host == 0, &e->peer), 0);
 }
 
+static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
+		 bool lazy);
+
 void vnet_init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
 	       bool lazy)
+{
+	memset(n, 0, sizeof(*n));
+	init(n, seed, rails, options, lazy);
+}
+
+void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails)
+{
+	memset(n, 0, sizeof(*n));
+	n->outside = true;
+	n->control = calloc(64, sizeof(*n->control));
+	init(n, seed, rails, NULL, false);
+}
+
+static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
+		 bool lazy)
 {
 	struct verbs_options defaults = {.fragment = 4096, .chunks = 16};
 	char name[32];
 
-	memset(n, 0, sizeof(*n));
 	n->fake = fake_verbs_new(seed);
 	n->rails = rails;
 	for (uint32_t h = 0; h < HOSTS; h++) {
@@ -204,6 +255,7 @@ void vnet_turn(struct vnet *n)
 		fake_verbs_step(n->fake);
 	}
 	fake_verbs_advance(n->fake, 20 * CLOCK_NS_PER_US);
+	deliver_control(n);
 	verbs_poll(n->end[vrandom(n, HOSTS)].v);
 }
 
@@ -248,6 +300,7 @@ void vnet_fini(struct vnet *n)
 		free(e->arena);
 	}
 	fake_verbs_free(n->fake);
+	free(n->control);
 }
 
 struct vmsg *vmsgs_new(struct vnet *n, uint32_t from, uint32_t count)

@@ -57,11 +57,20 @@ struct vnet {
 	struct fake_device *devices[HOSTS][RAILS];
 	struct vend end[HOSTS];
 	uint32_t rails;
+	/* The other way, when there is one: in order, some time later. */
+	bool outside;
+	struct vcontrol {
+		uint32_t to, size;
+		uint8_t data[VERBS_CONTROL_MAX];
+	} * control; /* [64] */
+	uint32_t ncontrol;
 };
 
 /* Two hosts with @rails devices each, connected and up unless @lazy. */
 void vnet_init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
 	       bool lazy);
+/* The same, and the ends can talk another way while no rail is up. */
+void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails);
 void vnet_connect(struct vnet *n, uint32_t rail);
 void vnet_fini(struct vnet *n);
 /* Lets the network and both ends work a little. */
