@@ -187,8 +187,8 @@ void end_settle(struct end *e, bool down)
 		}
 		return;
 	}
-	while (!e->down && idle < (down ? 50000 : 200)) {
-		usleep(100);
+	while (!e->down && idle < (down ? 10000 : 20)) {
+		usleep(1000);
 		idle = transport_poll(e->t) > 0 ? 0 : idle + 1;
 	}
 	transport_poll(e->t);
