@@ -122,6 +122,20 @@ const struct rdma_mem *verbs_mem_find(const struct verbs *v, const void *base, s
 	return offset <= m->size && size <= m->size - offset ? m : NULL;
 }
 
+bool verbs_mem_usable(const struct verbs_peer *peer, const void *base, size_t size)
+{
+	const struct rdma_mem *m = verbs_mem_find(peer->v, base, size);
+
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX && m; i++) {
+		const struct verbs_rail *rail = peer->rails[i];
+
+		if (rail && !rail->dev->lost && !m->mr[rail->dev->device->index]) {
+			return false;
+		}
+	}
+	return m != NULL;
+}
+
 /**
  * verbs_mem_add() - use a registered region
  * @v:   borrowed

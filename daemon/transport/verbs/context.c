@@ -27,6 +27,7 @@
 static void set_defaults(struct verbs_options *o)
 {
 	DEFAULT(fragment, 256 * 1024);
+	DEFAULT(direct, 1024 * 1024);
 	DEFAULT(eager, 8192);
 	DEFAULT(frames, 512);
 	DEFAULT(chunks, 64);
@@ -51,12 +52,12 @@ static void set_defaults(struct verbs_options *o)
 
 static bool options_valid(const struct verbs_options *o)
 {
-	return o->fragment % 64 == 0 && o->fragment <= 1u << 30 && o->eager >= 4096 &&
-	       o->eager <= 1u << 20 && o->frames > VERBS_FRAMES_KEPT && o->frames <= 65536 &&
-	       o->chunks >= 4 && o->chunks <= 65536 && o->bulk_qps < VERBS_QPS_MAX &&
-	       o->bulk_depth <= 256 && o->credits >= 8 && o->credits <= 4096 &&
-	       o->tickets <= VERBS_TICKET_MAX && o->retry < 7 && o->rnr_retry < 7 &&
-	       o->timeout < 32 && o->rnr_timer < 32 && o->service_level < 16;
+	return o->fragment % 64 == 0 && o->fragment <= 8u << 20 && o->direct <= 8u << 20 &&
+	       o->eager >= 4096 && o->eager <= 1u << 20 && o->frames > VERBS_FRAMES_KEPT &&
+	       o->frames <= 65536 && o->chunks >= 4 && o->chunks <= 65536 &&
+	       o->bulk_qps < VERBS_QPS_MAX && o->bulk_depth <= 256 && o->credits >= 8 &&
+	       o->credits <= 4096 && o->tickets <= VERBS_TICKET_MAX && o->retry < 7 &&
+	       o->rnr_retry < 7 && o->timeout < 32 && o->rnr_timer < 32 && o->service_level < 16;
 }
 
 static int make_fds(struct verbs *v)

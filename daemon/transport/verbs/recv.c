@@ -106,18 +106,21 @@ static bool is_direct(const struct verbs_peer *peer, const struct transport_recv
 		return false;
 	}
 	for (uint32_t i = 0; i < recv->niov; i++) {
-		const struct iovec *iov = &recv->iov[i];
-		const struct rdma_mem *m = verbs_mem_find(peer->v, iov->iov_base, iov->iov_len);
-
-		for (uint32_t k = 0; k < VERBS_RAILS_MAX; k++) {
-			const struct verbs_rail *rail = peer->rails[k];
-
-			if (!m || (rail && !rail->dev->lost && !m->mr[rail->dev->device->index])) {
-				return false;
-			}
+		if (!verbs_mem_usable(peer, recv->iov[i].iov_base, recv->iov[i].iov_len)) {
+			return false;
 		}
 	}
 	return true;
+}
+
+/* Large writes complete less often; but all queue pairs of all rails should have some. */
+static uint32_t direct_size(const struct verbs_peer *peer, uint64_t length)
+{
+	const struct verbs_options *o = &peer->v->options;
+	uint64_t ways = (uint64_t)MAX(__builtin_popcount(peer->up), 1) * o->bulk_qps;
+	uint64_t part = length / (2 * ways) / 64 * 64;
+
+	return (uint32_t)MIN(MAX(part, peer->fragment), MAX(o->direct, peer->fragment));
 }
 
 void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
@@ -152,6 +155,7 @@ void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
 		.used = true,
 		.direct = is_direct(peer, recv, w.length),
 		.length = w.length,
+		.grant_size = h->count ? direct_size(peer, w.length) : peer->fragment,
 	};
 	peer->nrx++;
 	list_init(&rx->link);
@@ -181,6 +185,11 @@ static void put_keys(const struct verbs_peer *peer, const struct rdma_mem *m, st
 	}
 }
 
+static uint32_t direct_grant(const struct verbs_peer *peer, const struct verbs_rx *rx)
+{
+	return peer->grant_size < peer->fragment ? peer->grant_size : rx->grant_size;
+}
+
 /* The next part of a direct message. */
 static bool grant_direct(struct verbs_peer *peer, struct verbs_rx *rx, struct verbs_grant *g)
 {
@@ -193,7 +202,7 @@ static bool grant_direct(struct verbs_peer *peer, struct verbs_rx *rx, struct ve
 		rx->piece_offset = 0;
 	}
 	at = (uint8_t *)iov[rx->piece].iov_base + rx->piece_offset;
-	g->size = (uint32_t)MIN(peer->grant_size, iov[rx->piece].iov_len - rx->piece_offset);
+	g->size = (uint32_t)MIN(direct_grant(peer, rx), iov[rx->piece].iov_len - rx->piece_offset);
 	m = verbs_mem_find(peer->v, at, g->size);
 	if (m) {
 		put_keys(peer, m, g);
@@ -262,7 +271,8 @@ static bool grant(struct verbs_peer *peer, struct verbs_rx *rx, struct verbs_gra
 static bool worth_it(const struct verbs_peer *peer, const struct verbs_rx *rx)
 {
 	const struct verbs *v = peer->v;
-	uint64_t wanted = DIV_UP(rx->length - rx->granted, peer->grant_size);
+	uint32_t size = rx->direct ? direct_grant(peer, rx) : peer->grant_size;
+	uint64_t wanted = DIV_UP(rx->length - rx->granted, size);
 	uint32_t limit = rx->direct ? v->options.tickets : landing_limit(v);
 	uint32_t used = rx->direct ? peer->outstanding : peer->landing;
 	uint32_t room = limit > used ? limit - used : 0;

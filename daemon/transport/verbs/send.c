@@ -13,6 +13,8 @@
 
 #include "transport/verbs/verbs_impl.h"
 
+#define DIRECT_MAX (8u << 20) /* of any write; some devices take no more */
+
 struct cursor {
 	uint32_t piece;
 	uint64_t offset; /* in it */
@@ -100,6 +102,7 @@ static bool try_start(struct verbs_peer *peer, struct transport_send *send)
 	struct list *l = list_first(&peer->free_tx);
 	struct verbs_rail *rail = l ? verbs_frame_rail(peer) : NULL;
 	struct verbs_frame *f = rail ? verbs_frame_get(peer->v, false) : NULL;
+	struct verbs_frame_header *h;
 	struct verbs_tx *tx;
 
 	if (!f) {
@@ -113,7 +116,11 @@ static bool try_start(struct verbs_peer *peer, struct transport_send *send)
 	tx->piece = 0;
 	tx->piece_at = 0;
 	peer->ntx++;
-	verbs_frame_start(f, VERBS_RTS, WIRE_SIZE)->from = tx->handle;
+	tx->large = send->niov == 1 &&
+		    verbs_mem_usable(peer, send->iov[0].iov_base, send->iov[0].iov_len);
+	h = verbs_frame_start(f, VERBS_RTS, WIRE_SIZE);
+	h->from = tx->handle;
+	h->count = tx->large;
 	wire_header(send, verbs_frame_body(f), 0);
 	verbs_frame_post(rail, f);
 	return true;
@@ -200,8 +207,9 @@ void verbs_send_pump(struct verbs_peer *peer)
 static bool grant_valid(const struct verbs_peer *peer, const struct verbs_tx *tx,
 			const struct verbs_grant *g)
 {
-	return g->size > 0 && g->size <= peer->fragment && g->offset < tx->send->length &&
-	       g->size <= tx->send->length - g->offset && g->size <= tx->send->length - tx->granted;
+	return g->size > 0 && (g->size <= peer->fragment || tx->large) && g->size <= DIRECT_MAX &&
+	       g->offset < tx->send->length && g->size <= tx->send->length - g->offset &&
+	       g->size <= tx->send->length - tx->granted;
 }
 
 /* CTS: fragments of a message may be written. */

@@ -76,6 +76,7 @@ struct verbs_handler {
 /* 0 means the default everywhere. */
 struct verbs_options {
 	uint32_t fragment;	/* bytes of a write, a multiple of 64; 256 KiB */
+	uint32_t direct;	/* of one between registered memory, up to 8 MiB; 1 MiB */
 	uint32_t eager;		/* payload of the longest message that goes in a frame; 8 KiB */
 	uint32_t frames;	/* buffers for frames to send; 512 */
 	uint32_t chunks;	/* buffers of a fragment each, for landing and staging; 64 */

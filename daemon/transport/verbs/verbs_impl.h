@@ -172,6 +172,7 @@ struct verbs_tx {
 	uint32_t handle;
 	uint64_t granted, acked;
 	struct list todo;
+	bool large;	/* its memory can be written from as it is: grants may be of any size */
 	uint32_t piece; /* where the last fragment began */
 	uint64_t piece_at;
 };
@@ -182,6 +183,7 @@ struct verbs_rx {
 	struct transport_recv *recv;
 	uint32_t sender; /* its handle of the message */
 	bool used, direct;
+	uint32_t grant_size; /* of direct grants, unless packets are lost */
 	uint64_t length, granted, received;
 	uint32_t piece; /* direct: the next to grant */
 	uint64_t piece_offset;
@@ -306,6 +308,8 @@ void verbs_chunk_put(struct verbs *v, int32_t chunk, bool landing);
 uint8_t *verbs_chunk_data(const struct verbs *v, int32_t chunk);
 /* The registered region that holds all of it; NULL: none. */
 const struct rdma_mem *verbs_mem_find(const struct verbs *v, const void *base, size_t size);
+/* Is it registered with every device that the peer's rails use? */
+bool verbs_mem_usable(const struct verbs_peer *peer, const void *base, size_t size);
 
 /* ---- device.c ---------------------------------------------------------------------------- */
 void verbs_dev_close(struct verbs_dev *dev);

@@ -33,7 +33,7 @@
 
 enum verbs_frame_type {
 	VERBS_EAGER = 1, /* body: wire header, payload */
-	VERBS_RTS,	 /* from: the sender's message; body: wire header */
+	VERBS_RTS,	 /* from: the sender's message; count 1: any grant; body: wire header */
 	VERBS_CTS,	 /* to: that message; body: count grants */
 	VERBS_DOWN,	 /* rail, epoch; body: the reason, as text */
 	VERBS_DRAINED,	 /* rail, epoch: nothing arrives there any more */

@@ -156,9 +156,15 @@ static bool post(struct verbs_qp *qp, struct verbs_fragment *f)
 	struct ibv_send_wr *wr;
 	int n = 1;
 
-	if (!map(v, f->tx, f, rail->dev->device, sges, &n) &&
-	    !stage(v, f->tx, f, rail->dev->device, sges)) {
-		return false;
+	if (!map(v, f->tx, f, rail->dev->device, sges, &n)) {
+		if (f->grant.size > v->options.fragment) {
+			/* A rail that came later, on a device that does not know the memory. */
+			f->grant.rails &= ~(1u << rail->index);
+			return false;
+		}
+		if (!stage(v, f->tx, f, rail->dev->device, sges)) {
+			return false;
+		}
 	}
 	wr = verbs_qp_push(qp, VERBS_ENTRY_WRITE, f, true);
 	memcpy(wr->sg_list, sges, (size_t)n * sizeof(*sges));
@@ -188,7 +194,8 @@ static bool possible(const struct verbs_peer *peer, const struct verbs_fragment 
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		const struct verbs_rail *rail = peer->rails[i];
 
-		if (rail && f->grant.rails & 1u << i && rail->state != VERBS_RAIL_DOWN) {
+		if (rail && f->grant.rails & 1u << i &&
+		    (rail->state != VERBS_RAIL_DOWN || !rail->dev->lost)) {
 			return true;
 		}
 	}

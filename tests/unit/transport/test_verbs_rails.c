@@ -156,7 +156,7 @@ Test(verbs_rails, comes_back)
 		vnet_turn(&n);
 	}
 	vmsgs_check(m, 1);
-	cr_assert(n.devices[0][0]->writes > writes + 50);
+	cr_assert(n.devices[0][0]->writes > writes + 10);
 	vnet_fini(&n);
 	vmsgs_free(m, 1);
 }

@@ -355,7 +355,7 @@ Test(verbs_setup, hostile_numbers)
 	struct verbs_frame_header h = {.magic = VERBS_MAGIC, .type = VERBS_CTS, .count = 1};
 	struct verbs_grant grants[] = {
 		{.size = 0},
-		{.size = 5000},
+		{.size = 9 << 20},
 		{.offset = 20000, .size = 1},
 		{.offset = 19000, .size = 4096},
 		{.offset = UINT64_MAX - 10, .size = 100},

@@ -207,7 +207,7 @@ void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails)
 static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
 		 bool lazy)
 {
-	struct verbs_options defaults = {.fragment = 4096, .chunks = 16};
+	struct verbs_options defaults = {.fragment = 4096, .direct = 16384, .chunks = 16};
 	char name[32];
 
 	n->fake = fake_verbs_new(seed);
