@@ -28,7 +28,7 @@
 
 #define COMM_PLANS 32	     /* plans kept a communicator */
 #define COMM_ACTIVE 32	     /* operations running side by side */
-#define COMM_TEMP (2u << 20) /* scratch of one running operation, bytes */
+#define COMM_TEMP (4u << 20) /* scratch of one running operation, bytes */
 /* Objects a rank: one whose client was told may still wait for its grant to leave. */
 #define COMM_P2PS (2 * LIMIT_P2P_WINDOW)
 /* Why an operation cannot be: a sentence's second half. */

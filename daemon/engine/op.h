@@ -21,7 +21,7 @@
 #include "engine/slice.h"
 #include "transport/transport.h"
 
-#define OP_RUNS 4	      /* segments of one operation in flight */
+#define OP_RUNS 8	      /* segments of one operation in flight */
 #define OP_SLICE (512u << 10) /* bytes that one local step handles before others get a turn */
 /*
  * In engine_options.reduce_min, the least that is worth handing over: operations from this many on

@@ -13,11 +13,12 @@
 #ifndef ROCECOMM_SIMULATE_PREDICT_H
 #define ROCECOMM_SIMULATE_PREDICT_H
 
+#include "engine/op.h"
 #include "tools/simulate/flow.h"
 
-/* Segments of the two runs whose difference is the steady state. */
-#define PREDICT_SHORT 24u
-#define PREDICT_LONG 64u
+/* Segments of the two runs whose difference is the steady state: so many times those in flight. */
+#define PREDICT_SHORT (6 * OP_RUNS)
+#define PREDICT_LONG (16 * OP_RUNS)
 
 struct predictor {
 	struct link_model model;
