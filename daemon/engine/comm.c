@@ -135,6 +135,33 @@ static bool comm_allocate(struct engine_comm *c)
 	return true;
 }
 
+/* At most half of the slots are taken. */
+static int comm_index_peers(struct engine_comm *c)
+{
+	uint32_t slots = 4;
+
+	while (slots < 2 * c->nhosts) {
+		slots *= 2;
+	}
+	c->peer_hosts = calloc(slots, sizeof(*c->peer_hosts));
+	if (!c->peer_hosts) {
+		return -ENOMEM;
+	}
+	c->peer_mask = slots - 1;
+	for (uint32_t h = 0; h < c->nhosts; h++) {
+		const struct engine_peer *peer = c->params.peers[h];
+		uint32_t at = comm_peer_slot(c, peer);
+
+		while (peer && c->peer_hosts[at]) {
+			at = (at + 1) & c->peer_mask;
+		}
+		if (peer) {
+			c->peer_hosts[at] = h + 1;
+		}
+	}
+	return 0;
+}
+
 static int comm_copy_params(struct engine_comm *c, const struct engine_comm_params *params)
 {
 	struct engine_peer **peers = calloc(c->nhosts, sizeof(struct engine_peer *));
@@ -146,7 +173,7 @@ static int comm_copy_params(struct engine_comm *c, const struct engine_comm_para
 		return -ENOMEM;
 	}
 	memcpy(peers, params->peers, c->nhosts * sizeof(struct engine_peer *));
-	return 0;
+	return comm_index_peers(c);
 }
 
 int comm_new(const struct engine_comm_params *params, struct progress *p, struct engine_comm **ret)
@@ -212,6 +239,7 @@ struct engine_comm *comm_free(struct engine_comm *c)
 	free(c->ranks);
 	free(c->grant_lost);
 	free((void *)c->params.peers);
+	free(c->peer_hosts);
 	free(c);
 	return NULL;
 }

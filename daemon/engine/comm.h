@@ -137,8 +137,10 @@ struct engine_comm {
 	bool plan_failed;		 /* no memory */
 	struct plan_entry *plan_evicted; /* goes back with the request */
 
-	uint8_t *temp;	    /* [COMM_ACTIVE * COMM_TEMP], reserved address space */
-	uint32_t temp_used; /* bit a slot */
+	uint32_t *peer_hosts; /* open hash of a peer: its host + 1 */
+	uint32_t peer_mask;   /* slots - 1 */
+	uint8_t *temp;	      /* [COMM_ACTIVE * COMM_TEMP], reserved address space */
+	uint32_t temp_used;   /* bit a slot */
 	struct vargs vargs[COMM_VARGS];
 
 	struct p2p *p2ps;  /* [nlocal * COMM_P2PS] */
@@ -212,5 +214,12 @@ bool post_conflicts(const struct engine_rank *rank, const struct post *post);
 void post_complete(struct engine_comm *c, uint32_t local, struct post *post, enum status status,
 		   uint64_t bytes);
 void post_release(struct post *post);
+
+static inline uint32_t comm_peer_slot(const struct engine_comm *c, const struct engine_peer *peer)
+{
+	/* Fibonacci hashing; an allocation's lowest bits are all the same */
+	return (uint32_t)((uint64_t)(uintptr_t)peer / 64 * 0x9e3779b97f4a7c15u >> 32) &
+	       c->peer_mask;
+}
 
 #endif

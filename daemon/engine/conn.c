@@ -122,7 +122,11 @@ void conn_send(struct engine_peer *peer, struct transport_send *send)
 
 bool conn_take_credit(struct engine_peer *peer, uint64_t length)
 {
-	if (!peer || peer->credits == 0 || length > peer->progress->options.eager) {
+	if (!peer || length > peer->progress->options.eager) {
+		return false;
+	}
+	if (peer->credits == 0) {
+		peer->starved = true;
 		return false;
 	}
 	peer->credits--;
@@ -166,7 +170,9 @@ static void take_credits(struct engine_peer *peer, uint32_t n)
 {
 	if (n) {
 		peer->credits = MIN(peer->credits + n, peer->progress->options.eager_credits);
-		peer->progress->rescan = true;
+		/* To look at all that is blocked takes time: only when somebody is. */
+		peer->progress->rescan |= peer->starved;
+		peer->starved = false;
 	}
 }
 
@@ -302,12 +308,12 @@ static struct transport_recv *discard_begin(struct engine_peer *peer, const stru
 
 static int host_of_peer(const struct engine_comm *c, const struct engine_peer *peer)
 {
-	for (uint32_t h = 0; h < c->nhosts; h++) {
-		if (c->params.peers[h] == peer) {
-			return (int)h;
-		}
+	uint32_t at = comm_peer_slot(c, peer);
+
+	while (c->peer_hosts[at] && c->params.peers[c->peer_hosts[at] - 1] != peer) {
+		at = (at + 1) & c->peer_mask;
 	}
-	return -1;
+	return (int)c->peer_hosts[at] - 1;
 }
 
 /* Raises *@lost, the number below which something may have been dropped, to cover @seq. */

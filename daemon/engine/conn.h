@@ -65,6 +65,7 @@ struct engine_peer {
 	struct transport_peer *transport;
 	void *user;
 	uint32_t credits; /* eager messages we may send */
+	bool starved;	  /* somebody waits for credits */
 	uint32_t owed;	  /* credits that we owe */
 	bool credit_busy;
 	struct transport_send credit_send;
