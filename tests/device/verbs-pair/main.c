@@ -6,14 +6,13 @@
  *
  *   verbs_pair --listen [PORT]
  *   verbs_pair --connect ADDRESS [PORT] [--mode lat|bw|check] [--rails N] [--size N] [--count N]
- *              [--window N] [--land] [--plain] [--seconds N] [--qps N] [--fragment N] [--depth N]
- *              [--traffic-class N]
+ *              [--window N] [--land] [--plain] [--seconds N] [--qps N] [--fragment N] [--direct N]
+ *              [--depth N] [--traffic-class N]
  *
  * Prints one line of results at the connecting end. Exit code 77: no RDMA device.
  *
  * Thread: one      Owns: nothing      Locks: none
  */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -303,85 +302,67 @@ static void run_check(struct pair *p)
 	}
 }
 
-static void parse(struct pair *p, int argc, char **argv, const char **address, const char **port)
+/* Options with a number. */
+static const struct {
+	const char *name;
+	size_t offset; /* in struct pair_plan */
+} numbers[] = {
+	{"--rails", offsetof(struct pair_plan, rails)},
+	{"--count", offsetof(struct pair_plan, count)},
+	{"--window", offsetof(struct pair_plan, window)},
+	{"--seconds", offsetof(struct pair_plan, seconds)},
+	{"--qps", offsetof(struct pair_plan, options.bulk_qps)},
+	{"--fragment", offsetof(struct pair_plan, options.fragment)},
+	{"--direct", offsetof(struct pair_plan, options.direct)},
+	{"--depth", offsetof(struct pair_plan, options.bulk_depth)},
+};
+
+static bool parse_number(struct pair_plan *plan, const char *name, const char *value)
 {
-	static const struct option options[] = {
-		{"listen", no_argument, NULL, 'l'},
-		{"connect", required_argument, NULL, 'c'},
-		{"mode", required_argument, NULL, 'm'},
-		{"rails", required_argument, NULL, 'r'},
-		{"size", required_argument, NULL, 's'},
-		{"count", required_argument, NULL, 'n'},
-		{"window", required_argument, NULL, 'w'},
-		{"land", no_argument, NULL, 'L'},
-		{"plain", no_argument, NULL, 'P'},
-		{"seconds", required_argument, NULL, 't'},
-		{"qps", required_argument, NULL, 'q'},
-		{"fragment", required_argument, NULL, 'f'},
-		{"depth", required_argument, NULL, 'd'},
-		{"traffic-class", required_argument, NULL, 'T'},
-		{"timeout", required_argument, NULL, 'o'},
-		{NULL, 0, NULL, 0},
-	};
-	struct pair_plan *plan = &p->plan;
-	int c;
-
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		uint64_t n = optarg ? strtoull(optarg, NULL, 0) : 0;
-
-		switch (c) {
-		case 'l':
-			*address = NULL;
-			break;
-		case 'c':
-			*address = optarg;
-			break;
-		case 'm':
-			snprintf(plan->mode, sizeof(plan->mode), "%s", optarg);
-			break;
-		case 'r':
-			plan->rails = (uint32_t)n;
-			break;
-		case 's':
-			plan->size = n;
-			break;
-		case 'n':
-			plan->count = (uint32_t)n;
-			break;
-		case 'w':
-			plan->window = (uint32_t)MIN(n, WINDOW_MAX);
-			break;
-		case 'L':
-			plan->land = 1;
-			break;
-		case 'P':
-			plan->plain = 1;
-			break;
-		case 't':
-			plan->seconds = (uint32_t)n;
-			break;
-		case 'q':
-			plan->options.bulk_qps = (uint32_t)n;
-			break;
-		case 'f':
-			plan->options.fragment = (uint32_t)n;
-			break;
-		case 'd':
-			plan->options.bulk_depth = (uint32_t)n;
-			break;
-		case 'T':
-			plan->options.traffic_class = (uint8_t)n;
-			break;
-		case 'o':
-			plan->options.timeout = (uint8_t)n;
-			break;
-		default:
-			pair_die("see the head of main.c for the options");
+	if (value && strcmp(name, "--size") == 0) {
+		plan->size = strtoull(value, NULL, 0);
+		return true;
+	}
+	if (value && strcmp(name, "--traffic-class") == 0) {
+		plan->options.traffic_class = (uint8_t)atoi(value);
+		return true;
+	}
+	for (size_t i = 0; value && i < ARRAY_SIZE(numbers); i++) {
+		if (strcmp(numbers[i].name, name) == 0) {
+			*(uint32_t *)((char *)plan + numbers[i].offset) =
+				(uint32_t)strtoul(value, NULL, 0);
+			return true;
 		}
 	}
-	if (optind < argc) {
-		*port = argv[optind];
+	return false;
+}
+
+static void parse(struct pair *p, char **argv, const char **address, const char **port)
+{
+	struct pair_plan *plan = &p->plan;
+
+	while (*++argv) {
+		const char *value = argv[1];
+
+		if (strcmp(*argv, "--listen") == 0) {
+			*address = NULL;
+		} else if (strcmp(*argv, "--land") == 0) {
+			plan->land = 1;
+		} else if (strcmp(*argv, "--plain") == 0) {
+			plan->plain = 1;
+		} else if (strcmp(*argv, "--connect") == 0 && value) {
+			*address = *++argv;
+		} else if (strcmp(*argv, "--mode") == 0 && value) {
+			snprintf(plan->mode, sizeof(plan->mode), "%s", *++argv);
+		} else if (parse_number(plan, *argv, value)) {
+			argv++;
+		} else if (**argv != '-') {
+			*port = *argv;
+		} else {
+			pair_die("%s? The options are in the head of main.c", *argv);
+		}
 	}
+	plan->window = MIN(MAX(plan->window, 1), WINDOW_MAX);
 }
 
 int main(int argc, char **argv)
@@ -397,7 +378,7 @@ int main(int argc, char **argv)
 	const char *address = NULL, *port = PORT;
 	struct run *run = calloc(1, sizeof(*run));
 
-	parse(&p, argc, argv, &address, &port);
+	parse(&p, argv, &address, &port);
 	pair_meet(&p, address, port);
 	p.memory_size = MAX((size_t)64 << 20, 2 * ALIGN_UP(p.plan.size, (size_t)4096));
 	p.run = run;

@@ -115,6 +115,8 @@ struct fake_net {
 	uint32_t nevents;
 };
 
+extern const struct verbs_api fake_table;
+
 void fake_complete(struct fake_cq *cq, const struct ibv_wc *wc, bool receive);
 /* The error state: what is queued is flushed. */
 void fake_qp_error(struct fake_qp *qp);
