@@ -132,9 +132,11 @@ const char *rdma_gid_judge(const struct ibv_gid_entry *entry);
  */
 const struct rdma_gid *rdma_port_find_gid(const struct rdma_port *port, const union ibv_gid *gid,
 					  char *why, size_t size);
-/* Reads the table afresh and looks there. Return: 0 with the index, -ENOENT, negative errno. */
-int rdma_gid_lookup(struct rdma_device *d, uint8_t port, const union ibv_gid *gid,
-		    uint32_t *ret_index);
+/*
+ * Looks in the device's table. @index: where it was last seen, and where it is. Return: 0, -ENOENT,
+ * negative errno.
+ */
+int rdma_gid_lookup(struct rdma_device *d, uint8_t port, const union ibv_gid *gid, uint32_t *index);
 
 /* ---- pairs of rails (rdma_pair.c) -------------------------------------------------------- */
 

@@ -122,21 +122,29 @@ const struct rdma_gid *rdma_port_find_gid(const struct rdma_port *port, const un
 	return NULL;
 }
 
-int rdma_gid_lookup(struct rdma_device *d, uint8_t port, const union ibv_gid *gid,
-		    uint32_t *ret_index)
+static bool is_at(struct rdma_device *d, uint8_t port, const union ibv_gid *gid, uint32_t index)
+{
+	struct ibv_gid_entry entry;
+
+	return d->api->query_gid(d->context, port, index, &entry) == 0 &&
+	       memcmp(&entry.gid, gid, sizeof(*gid)) == 0 && !rdma_gid_judge(&entry);
+}
+
+int rdma_gid_lookup(struct rdma_device *d, uint8_t port, const union ibv_gid *gid, uint32_t *index)
 {
 	struct ibv_port_attr a = {0};
-	int r = d->api->query_port(d->context, port, &a);
+	int r;
 
+	if (is_at(d, port, gid, *index)) {
+		return 0;
+	}
+	r = d->api->query_port(d->context, port, &a);
 	if (r) {
 		return err_origin(-r);
 	}
 	for (int i = 0; i < a.gid_tbl_len; i++) {
-		struct ibv_gid_entry entry;
-
-		if (d->api->query_gid(d->context, port, (uint32_t)i, &entry) == 0 &&
-		    memcmp(&entry.gid, gid, sizeof(*gid)) == 0 && !rdma_gid_judge(&entry)) {
-			*ret_index = (uint32_t)i;
+		if (is_at(d, port, gid, (uint32_t)i)) {
+			*index = (uint32_t)i;
 			return 0;
 		}
 	}

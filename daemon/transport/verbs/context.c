@@ -159,7 +159,9 @@ struct verbs *verbs_free(struct verbs *v)
 
 void verbs_enter(struct verbs *v)
 {
-	v->depth++;
+	if (v->depth++ == 0) {
+		v->now = clock_now(v->clock);
+	}
 }
 
 /* The outermost leaves: what was prepared is posted, and what was freed goes. */
@@ -268,7 +270,6 @@ int verbs_poll(struct verbs *v)
 	assert(!v->polling);
 	verbs_enter(v);
 	v->polling = true;
-	v->now = clock_now(v->clock);
 	clear_timer(v);
 	verbs_tell_failed(v);
 	total = poll_devices(v);

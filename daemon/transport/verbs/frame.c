@@ -52,14 +52,16 @@ struct verbs_frame_header *verbs_frame_start(struct verbs_frame *f, enum verbs_f
 
 /*
  * May another sequence number be used? With one rail frames arrive in order. With several, one that
- * is lost with its rail must come again before the others are too far ahead.
+ * is lost with its rail must come again before the others are too far ahead. What was sent without
+ * asking for a completion is from the time when there was only one.
  */
 static bool window_open(const struct verbs_peer *peer)
 {
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		const struct verbs_qp *qp = peer->rails[i] ? peer->rails[i]->qps[0] : NULL;
 
-		for (uint32_t s = qp ? qp->sq_head : 0; qp && s != qp->sq_tail; s++) {
+		for (uint32_t s = qp ? qp->sq_head : 0; qp && (int32_t)(qp->sq_asked - s) > 0;
+		     s++) {
 			const struct verbs_entry *e = &qp->sq[s % qp->sq_size];
 			const struct verbs_frame *f = e->object;
 
@@ -76,11 +78,6 @@ static bool window_open(const struct verbs_peer *peer)
 	return true;
 }
 
-static bool one_rail(const struct verbs_peer *peer)
-{
-	return (peer->up & (peer->up - 1)) == 0;
-}
-
 struct verbs_rail *verbs_frame_rail(struct verbs_peer *peer)
 {
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
@@ -88,7 +85,7 @@ struct verbs_rail *verbs_frame_rail(struct verbs_peer *peer)
 
 		if (peer->up & 1u << i && rail->credits > VERBS_RESERVE &&
 		    verbs_qp_room(rail->qps[0]) > VERBS_RESERVE) {
-			return one_rail(peer) || window_open(peer) ? rail : NULL;
+			return peer->nrails == 1 || window_open(peer) ? rail : NULL;
 		}
 	}
 	return NULL;
@@ -100,7 +97,7 @@ static bool wants_signal(const struct verbs *v, const struct verbs_rail *rail)
 	const struct verbs_qp *qp = rail->qps[0];
 
 	return qp->sq_tail + 1 - qp->sq_asked >= MIN(VERBS_SIGNAL, qp->sq_size / 4) ||
-	       !one_rail(rail->peer) || v->nframes_free < v->options.frames / 2 ||
+	       rail->peer->nrails > 1 || v->nframes_free < v->options.frames / 2 ||
 	       rail->state != VERBS_RAIL_UP;
 }
 
@@ -358,7 +355,6 @@ void verbs_control(struct verbs_peer *peer, const void *data, size_t size)
 		return;
 	}
 	verbs_enter(v);
-	v->now = clock_now(v->clock);
 	if (size < sizeof(h) || size > VERBS_CONTROL_MAX) {
 		verbs_peer_violation(peer, "a control message that cannot be");
 	} else {

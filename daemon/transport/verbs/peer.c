@@ -259,16 +259,18 @@ int verbs_rail_open(struct verbs_peer *peer, uint32_t index, const struct verbs_
 		snprintf(why, size, "out of memory");
 		return err_origin(-ENOMEM);
 	}
-	v->now = clock_now(v->clock);
+	verbs_enter(v);
 	rail->peer = peer;
 	rail->dev = dev;
 	rail->index = index;
 	rail->port = params->port;
 	rail->gid = params->gid;
+	rail->gid_index = params->gid_index;
 	rail->epoch = 1;
 	list_init(&rail->unsure);
 	list_init(&rail->asked);
 	r = verbs_rail_prepare(rail, why, size);
+	verbs_leave(v);
 	if (r < 0) {
 		verbs_rail_free(rail);
 		return r;
@@ -276,6 +278,7 @@ int verbs_rail_open(struct verbs_peer *peer, uint32_t index, const struct verbs_
 	rail->state = VERBS_RAIL_INIT;
 	rail->deadline = v->now + 2 * v->options.probe_ms * CLOCK_NS_PER_MS;
 	peer->rails[index] = rail;
+	peer->nrails++;
 	*ret = rail->local;
 	return 0;
 }
@@ -304,7 +307,6 @@ int verbs_rail_connect(struct verbs_peer *peer, uint32_t index, const struct ver
 		return -EINVAL;
 	}
 	verbs_enter(v);
-	v->now = clock_now(v->clock);
 	r = verbs_rail_check_blob(rail, remote, why, size);
 	if (r == 0) {
 		rail->remote = *remote;

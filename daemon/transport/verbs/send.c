@@ -147,6 +147,9 @@ void verbs_send(struct verbs_peer *peer, struct transport_send *send)
 	}
 	list_init(&send->link);
 	verbs_enter(v);
+	if (peer->ntx + peer->nrx == 0) {
+		peer->progress = v->now;
+	}
 	if (peer->state != VERBS_PEER_OPEN || !peer->up) {
 		list_append(&peer->waiting, &send->link);
 	} else if (is_short(peer, send)) {

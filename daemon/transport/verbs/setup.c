@@ -206,7 +206,7 @@ int verbs_rail_start(struct verbs_rail *rail, char *why, size_t size)
 			return r;
 		}
 	}
-	rail->credits = MIN(rail->remote.credits, rail->qps[0]->sq_size / 2);
+	rail->credits = rail->remote.credits;
 	r = start_trial(rail);
 	if (r < 0) {
 		snprintf(why, size, "no frame for the trial");

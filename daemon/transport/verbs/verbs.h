@@ -117,7 +117,8 @@ struct verbs_stats {
 struct verbs_rail_params {
 	struct rdma_device *device; /* borrowed; was given to verbs_device_add() */
 	uint8_t port;
-	union ibv_gid gid; /* ours; its index is looked up */
+	union ibv_gid gid;  /* ours */
+	uint32_t gid_index; /* where it was last seen; looked up when it is not there */
 };
 
 struct verbs_rail_info {

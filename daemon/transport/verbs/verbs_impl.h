@@ -217,6 +217,7 @@ struct verbs_peer {
 	int error;
 	char reason[VERBS_REASON];
 	struct verbs_rail *rails[VERBS_RAILS_MAX];
+	uint32_t nrails;
 	uint32_t up; /* bits of rails that are UP */
 	/* The smaller of what both ends can; 0: not connected yet. */
 	uint32_t body_max; /* of a frame */

@@ -216,7 +216,7 @@ static void open_rails(struct pair *p)
 	}
 	for (uint32_t i = 0; i < p->nrails; i++) {
 		struct rdma_port *port = port_of(p, &gids[i]);
-		struct verbs_rail_params params = {port->device, port->number, gids[i]};
+		struct verbs_rail_params params = {port->device, port->number, gids[i], 0};
 
 		if (verbs_device_add(p->v, port->device, why, sizeof(why)) < 0 ||
 		    verbs_rail_open(p->peer, i, &params, &mine[i], why, sizeof(why)) < 0) {

@@ -68,7 +68,7 @@ Test(rdma, gid_by_type_and_address)
 	struct fake_device *a = bare(net, 0, "mlx5_0"), *b = bare(net, 1, "mlx5_0");
 	union ibv_gid gid = gid_of("192.168.1.2");
 	struct rdma *la, *lb;
-	uint32_t index;
+	uint32_t index = 0;
 
 	set_gid(a, 0, "fe80::1", false, 2);
 	set_gid(a, 1, "fe80::1", true, 2);

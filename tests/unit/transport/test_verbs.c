@@ -156,6 +156,56 @@ Test(verbs, flood)
 	vmsgs_free(m, count);
 }
 
+/* Hosts that are configured differently agree on what both can. */
+Test(verbs, different_options)
+{
+	static const struct verbs_options two[HOSTS] = {
+		{.fragment = 4096, .eager = 4096, .credits = 8, .tickets = 5, .bulk_qps = 1},
+		{.fragment = 65536, .eager = 16384, .credits = 200, .tickets = 300, .bulk_qps = 4},
+	};
+
+	for (uint32_t from = 0; from < HOSTS; from++) {
+		uint32_t count = 400;
+		struct verbs_rail_info info;
+		struct vnet n;
+		struct vmsg *m;
+
+		vnet_init_two(&n, 61, 2, two);
+		verbs_rail_info(n.end[from].peer, 0, &info);
+		cr_assert_eq(info.nqps, 2);
+		m = vmsgs_new(&n, from, count);
+		for (uint32_t i = 0; i < count; i++) {
+			vmsg_init(&m[i], i % 4 ? i : i * 200, 1, V_MIXED);
+			verbs_send(n.end[from].peer, &m[i].send);
+		}
+		run(&n, !from, count);
+		vmsgs_check(m, count);
+		vnet_fini(&n);
+		vmsgs_free(m, count);
+	}
+}
+
+/* A thread that slept long is not taken for one that waited long. */
+Test(verbs, long_sleep)
+{
+	struct vnet n;
+	struct vmsg *m;
+
+	vnet_init(&n, 62, 1, NULL, false);
+	m = vmsgs_new(&n, 0, 20);
+	for (uint32_t i = 0; i < 20; i++) {
+		fake_verbs_advance(n.fake, 100 * CLOCK_NS_PER_S);
+		vmsg_init(&m[i], i * 3000, 1, V_DIRECT);
+		verbs_send(n.end[0].peer, &m[i].send);
+		verbs_poll(n.end[0].v);
+		run(&n, 1, i + 1);
+	}
+	vmsgs_check(m, 20);
+	cr_assert_eq(n.end[0].downs + n.end[1].downs, 0);
+	vnet_fini(&n);
+	vmsgs_free(m, 20);
+}
+
 Test(verbs, free_in_any_callback)
 {
 	for (enum vcall c = VC_BEGIN; c <= VC_RAIL; c++) {

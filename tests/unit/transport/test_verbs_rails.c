@@ -422,6 +422,33 @@ Test(verbs_rails, silent_device)
 	done_all(&n, m);
 }
 
+/* Frames that are stuck on one rail do not let the others' numbers run away. */
+Test(verbs_rails, numbers_wait)
+{
+	struct verbs_options o = {
+		.fragment = 4096, .chunks = 16, .wr_timeout_ms = 4000, .credits = 200};
+	uint32_t count = 9000;
+	struct vmsg *m;
+	struct vnet n;
+
+	vnet_init(&n, 27, 2, &o, false);
+	n.devices[0][0]->stalled = true;
+	m = vmsgs_new(&n, 0, count);
+	for (uint32_t i = 0; i < count; i++) {
+		vmsg_init(&m[i], i % 64, 1, V_DIRECT);
+		verbs_send(n.end[0].peer, &m[i].send);
+	}
+	for (int i = 0; i < 400000 && n.end[1].done < count; i++) {
+		turn(&n, 20 * CLOCK_NS_PER_US);
+		must_be_up(&n);
+	}
+	vmsgs_check(m, count);
+	n.devices[0][0]->stalled = false;
+	vnet_settle(&n);
+	vnet_fini(&n);
+	vmsgs_free(m, count);
+}
+
 static void run_fatal(bool removed)
 {
 	struct vmsg *m[HOSTS];

@@ -85,7 +85,7 @@ Test(verbs_setup, different_mtu)
 static int open_rail(struct vnet *n, char *why, size_t size)
 {
 	struct rdma_device *d = n->end[0].devices->devices[0];
-	struct verbs_rail_params p = {d, 1, fake_verbs_gid(0, 0)};
+	struct verbs_rail_params p = {d, 1, fake_verbs_gid(0, 0), 0};
 	struct verbs_blob blob;
 
 	return verbs_rail_open(n->end[0].peer, 0, &p, &blob, why, size);
@@ -192,7 +192,7 @@ Test(verbs_setup, connect_fails)
 	struct vnet n;
 
 	vnet_init(&n, 37, 1, NULL, true);
-	p = (struct verbs_rail_params){n.end[0].devices->devices[0], 1, fake_verbs_gid(0, 0)};
+	p = (struct verbs_rail_params){n.end[0].devices->devices[0], 1, fake_verbs_gid(0, 0), 0};
 	cr_assert_eq(verbs_rail_open(n.end[0].peer, 0, &p, &a, why, sizeof(why)), 0);
 	b = a;
 	b.version++;
@@ -214,7 +214,7 @@ Test(verbs_setup, blob_is_checked)
 	uint8_t *bytes;
 
 	vnet_init(&n, 38, 1, NULL, true);
-	p = (struct verbs_rail_params){n.end[0].devices->devices[0], 1, fake_verbs_gid(0, 0)};
+	p = (struct verbs_rail_params){n.end[0].devices->devices[0], 1, fake_verbs_gid(0, 0), 0};
 	cr_assert_eq(verbs_rail_open(n.end[0].peer, 0, &p, &a, why, sizeof(why)), 0);
 	bytes = (uint8_t *)&a;
 	for (int i = 0; i < 20000; i++) {

@@ -186,14 +186,21 @@ static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *
 	cr_assert_eq(verbs_peer_new(e->v, e, names[!host], host == 0, &e->peer), 0);
 }
 
-static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
-		 bool lazy);
+static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *a,
+		 const struct verbs_options *b, bool lazy);
 
 void vnet_init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
 	       bool lazy)
 {
 	memset(n, 0, sizeof(*n));
-	init(n, seed, rails, options, lazy);
+	init(n, seed, rails, options, options, lazy);
+}
+
+void vnet_init_two(struct vnet *n, uint64_t seed, uint32_t rails,
+		   const struct verbs_options options[HOSTS])
+{
+	memset(n, 0, sizeof(*n));
+	init(n, seed, rails, &options[0], &options[1], false);
 }
 
 void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails)
@@ -201,11 +208,11 @@ void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails)
 	memset(n, 0, sizeof(*n));
 	n->outside = true;
 	n->control = calloc(64, sizeof(*n->control));
-	init(n, seed, rails, NULL, false);
+	init(n, seed, rails, NULL, NULL, false);
 }
 
-static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
-		 bool lazy)
+static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *a,
+		 const struct verbs_options *b, bool lazy)
 {
 	struct verbs_options defaults = {.fragment = 4096, .direct = 16384, .chunks = 16};
 	char name[32];
@@ -219,6 +226,8 @@ static void init(struct vnet *n, uint64_t seed, uint32_t rails, const struct ver
 		}
 	}
 	for (uint32_t h = 0; h < HOSTS; h++) {
+		const struct verbs_options *options = h ? b : a;
+
 		end_init(n, h, options ? options : &defaults);
 	}
 	for (uint32_t r = 0; !lazy && r < rails; r++) {
@@ -236,7 +245,7 @@ void vnet_connect(struct vnet *n, uint32_t rail)
 
 	for (uint32_t h = 0; h < HOSTS; h++) {
 		struct verbs_rail_params p = {n->end[h].devices->devices[rail], 1,
-					      fake_verbs_gid(rail, h)};
+					      fake_verbs_gid(rail, h), 0};
 
 		cr_assert_eq(verbs_rail_open(n->end[h].peer, rail, &p, &blob[h], why, sizeof(why)),
 			     0, "%s", why);

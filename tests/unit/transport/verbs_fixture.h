@@ -69,6 +69,9 @@ struct vnet {
 /* Two hosts with @rails devices each, connected and up unless @lazy. */
 void vnet_init(struct vnet *n, uint64_t seed, uint32_t rails, const struct verbs_options *options,
 	       bool lazy);
+/* The two hosts have different options. */
+void vnet_init_two(struct vnet *n, uint64_t seed, uint32_t rails,
+		   const struct verbs_options options[HOSTS]);
 /* The same, and the ends can talk another way while no rail is up. */
 void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails);
 void vnet_connect(struct vnet *n, uint32_t rail);
