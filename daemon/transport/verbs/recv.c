@@ -374,7 +374,9 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 		verbs_chunk_put(v, was.chunk, true);
 	} else {
 		recv->received += was.size;
-		v->handler.fragment(v->arg, recv, NULL, was.offset, was.size);
+		if (!recv->discard) {
+			v->handler.fragment(v->arg, recv, NULL, was.offset, was.size);
+		}
 	}
 	if (peer->state == VERBS_PEER_OPEN && rx->received == rx->length) {
 		rx->used = false;
@@ -383,6 +385,36 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 		list_append(&peer->free_rx, &rx->link);
 		v->handler.recv_done(v->arg, recv);
 	}
+}
+
+/**
+ * verbs_drop() - receive the rest of a message for nobody
+ * @peer: borrowed; NULL, or lost: there is no rest
+ * @recv: borrowed until its recv_done()
+ *
+ * Return: whether its memory is left alone from now on.
+ */
+bool verbs_drop(struct verbs_peer *peer, struct transport_recv *recv)
+{
+	bool untouched = true;
+
+	recv->discard = true;
+	if (!peer || peer->state == VERBS_PEER_DEAD) {
+		return true;
+	}
+	for (uint32_t i = 0; i < peer->v->options.tickets; i++) {
+		const struct verbs_ticket *t = &peer->tickets[i];
+
+		if (t->rx && t->rx->recv == recv && t->chunk < 0) {
+			untouched = false;
+		}
+	}
+	for (uint32_t i = 0; i < VERBS_TX_MAX; i++) {
+		if (peer->rx[i].recv == recv) {
+			peer->rx[i].direct = false;
+		}
+	}
+	return untouched;
 }
 
 /* The queue pairs are gone: nothing lands any more. */

@@ -193,6 +193,13 @@ void verbs_control(struct verbs_peer *peer, const void *data, size_t size);
 
 /* Queues a message and sends what can be sent now. Never fails: errors come through done. */
 void verbs_send(struct verbs_peer *peer, struct transport_send *send);
+/*
+ * Nobody waits for the message any more: what is still to come of it is dropped, and recv_done()
+ * comes all the same. Return: true when nothing is written to its memory from now on; false when
+ * the peer may still write what it was granted there: then the memory stays registered until
+ * recv_done(), or until the peer is down or freed.
+ */
+bool verbs_drop(struct verbs_peer *peer, struct transport_recv *recv);
 /* As transport_poll(). Return: how many completions there were. */
 int verbs_poll(struct verbs *v);
 int verbs_fd(const struct verbs *v);

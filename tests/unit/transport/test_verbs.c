@@ -185,6 +185,48 @@ Test(verbs, different_options)
 	}
 }
 
+/* The receiver loses interest: the rest goes nowhere, and the memory is told free only when it is.
+ */
+Test(verbs, dropped_messages)
+{
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		uint32_t count = 6;
+		bool dropped[6] = {false}, free_at_once[6] = {false};
+		struct vnet n;
+		struct vmsg *m;
+
+		vnet_init(&n, seed + 70, 2, NULL, false);
+		m = vmsgs_new(&n, 0, count);
+		for (uint32_t i = 0; i < count; i++) {
+			vmsg_init(&m[i], 300000, 1, i % 2 ? V_PLAIN : V_DIRECT);
+			verbs_send(n.end[0].peer, &m[i].send);
+		}
+		for (int i = 0; i < 400000 && (n.end[1].done < count || n.end[0].sent < count);
+		     i++) {
+			uint32_t k = (uint32_t)vrandom(&n, count);
+
+			if (m[k].begun && !m[k].received && !dropped[k] && vrandom(&n, 20) == 0) {
+				free_at_once[k] = verbs_drop(n.end[1].peer, &m[k].recv);
+				dropped[k] = true;
+				m[k].mode = V_DISCARD;
+				/* What is written from now on shows below. */
+				memset(m[k].in, free_at_once[k] ? 0xa5 : 0, m[k].length);
+				cr_assert(free_at_once[k] || k % 2 == 0);
+			}
+			vnet_turn(&n);
+		}
+		for (uint32_t k = 0; k < count; k++) {
+			cr_assert(m[k].received == 1 && m[k].sent == 1);
+			for (uint64_t i = 0; i < m[k].length && free_at_once[k]; i++) {
+				cr_assert_eq(m[k].in[i], 0xa5);
+			}
+			m[k].mode = k % 2 ? V_PLAIN : V_DIRECT;
+		}
+		vnet_fini(&n);
+		vmsgs_free(m, count);
+	}
+}
+
 /* A thread that slept long is not taken for one that waited long. */
 Test(verbs, long_sleep)
 {
