@@ -99,6 +99,23 @@ def verbs_only_rail_out_for_a_while(ctx):
 
 
 @test
+def verbs_only_link_down_for_a_while(ctx):
+    with ctx.lab() as lab:
+        def down():
+            under_way(lab)
+            for host in lab.hosts:
+                host.ip("link", "set", "eth0", "down")
+                time.sleep(1.5)
+                host.ip("link", "set", "eth0", "up")
+                # What the ends have to say to each other goes over TCP, which waits ever longer.
+                time.sleep(6)
+
+        result = verbs_pair(lab, "--mode", "check", "--seconds", "16", seconds=90, meanwhile=down)
+        expect(result["bad"] == "0" and result["rails_lost"] != "0", f"{result}")
+        return f"{result['messages']} messages, times lost: {result['rails_lost']}"
+
+
+@test
 def verbs_rails_that_flap(ctx):
     """Now one of two rails goes, now the other, on either host; each is used again when it is back."""
     rounds = 2 if ctx.short else 8

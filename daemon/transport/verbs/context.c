@@ -47,7 +47,7 @@ static void set_defaults(struct verbs_options *o)
 	DEFAULT(probe_ms, 10000);
 	DEFAULT(reopen_ms, 500);
 	DEFAULT(reopen_max_ms, 30000);
-	DEFAULT(recover_ms, 5000);
+	DEFAULT(recover_ms, 10000);
 }
 
 static bool options_valid(const struct verbs_options *o)

@@ -349,7 +349,7 @@ static void reopen(struct verbs_rail *rail)
 	struct verbs *v = rail->peer->v;
 	char why[VERBS_REASON / 2];
 
-	rail->reopen_at = v->now + rail->backoff_ms * CLOCK_NS_PER_MS;
+	rail->reopen_at = v->now + (rail->peer->up ? rail->backoff_ms : HURRY_MS) * CLOCK_NS_PER_MS;
 	if (verbs_rail_prepare(rail, why, sizeof(why)) < 0) {
 		rail->backoff_ms = MIN(2 * rail->backoff_ms, v->options.reopen_max_ms);
 		return;

@@ -98,7 +98,7 @@ struct verbs_options {
 	uint32_t probe_ms;	/* until a trial has failed; 10000 */
 	uint32_t reopen_ms;	/* until a failed rail is tried again; doubles; 500 */
 	uint32_t reopen_max_ms; /* 30000 */
-	uint32_t recover_ms;	/* without any rail until the peer is down (see control); 5000 */
+	uint32_t recover_ms;	/* without any rail until the peer is down (see control); 10000 */
 };
 
 struct verbs_stats {
