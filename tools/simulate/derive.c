@@ -35,6 +35,7 @@ static const struct range {
 #define RANGES ARRAY_SIZE(ranges)
 
 static const uint32_t ranks_of_host[] = {1, 8};
+#define MANY_HOSTS 1024 /* from here on only the last one: they take the most time, by far */
 
 /* Of equals the first one is taken. */
 static const enum coll_algo preference[] = {
@@ -110,21 +111,19 @@ static int fill_range(struct predictor *p, enum coll_kind kind, size_t range,
 {
 	double us[SIZES][COLL_ALGO_COUNT_];
 	uint32_t nhosts = ranges[range].hosts[0];
+	size_t first = nhosts >= MANY_HOSTS ? ARRAY_SIZE(ranks_of_host) - 1 : 0;
+	size_t samples = (ARRAY_SIZE(ranks_of_host) - first) * (ranges[range].hosts[1] ? 2 : 1);
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(ranges[range].hosts); i++) {
 		uint32_t n = ranges[range].hosts[i];
 
-		for (size_t k = 0; n && k < ARRAY_SIZE(ranks_of_host); k++) {
+		for (size_t k = first; n && k < ARRAY_SIZE(ranks_of_host); k++) {
 			int r = sample(p, kind, n, ranks_of_host[k], us);
 
 			if (r) {
 				return r;
 			}
-			add_prices(us,
-				   i			    ? 0.25
-				   : ranges[range].hosts[1] ? 0.25
-							    : 0.5,
-				   prices->of[range]);
+			add_prices(us, 1.0 / (double)samples, prices->of[range]);
 		}
 	}
 	for (unsigned int a = 0; a < COLL_ALGO_COUNT_; a++) {

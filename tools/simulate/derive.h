@@ -5,10 +5,11 @@
  * Derivation: the selection table that a link model asks for
  *
  * Every algorithm is predicted for ranges of hosts (a power of two and what lies behind it), 1 and
- * 8 ranks a host and all powers of two of bytes. Each range and size has a price for each
- * algorithm: by how much it is slower than the fastest, as the mean of logarithms. The table is the
- * one with the least sum of prices and of DERIVE_ROW for every row that it has, so a threshold is
- * only there when it pays. When that is too many rows, they become dearer.
+ * 8 ranks a host (only 8 from 1,024 hosts on) and all powers of two of bytes. Each range and size
+ * has a price for each algorithm: by how much it is slower than the fastest, as the mean of
+ * logarithms. The table is the one with the least sum of prices and of DERIVE_ROW for every row
+ * that it has, so a threshold is only there when it pays. When that is too many rows, they become
+ * dearer.
  *
  * Thread: main      Owns: what it returns      Locks: none
  */

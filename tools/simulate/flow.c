@@ -137,6 +137,17 @@ static bool step_ready(struct flow *f, uint32_t host, uint32_t task)
 
 static void ready_steps(struct flow *f, uint32_t host);
 
+static void segment_done(struct flow *f, struct flow_host *h)
+{
+	h->finished++;
+	h->ended = f->now;
+	if (h->finished == f->pace_from) {
+		h->pace_began = f->now;
+	} else if (h->finished == f->pace_to) {
+		h->pace_ended = f->now;
+	}
+}
+
 static void step_done(struct flow *f, uint32_t host, uint32_t task)
 {
 	struct flow_host *h = &f->hosts[host];
@@ -151,9 +162,8 @@ static void step_done(struct flow *f, uint32_t host, uint32_t task)
 		}
 	}
 	if (--f->runs[h->first_run + run].left == 0) {
-		h->finished++;
+		segment_done(f, h);
 		f->runs[h->first_run + run].segment = UINT64_MAX;
-		h->ended = f->now;
 		if (h->next_segment < f->nseg) {
 			begin_segment(f, host, run);
 		}
@@ -303,6 +313,7 @@ static void cpu_done(struct flow *f, uint32_t host)
 	uint64_t segment = f->runs[h->first_run + flow_run_of(h, task)].segment;
 
 	h->running = FLOW_NONE;
+	h->busy += h->slice;
 	leave_core(f);
 	if (step == h->shape->nsteps) {
 		f->tasks[task].arrived = false;
@@ -445,6 +456,31 @@ static void start_host(struct flow *f, uint32_t host)
 	ready_steps(f, host);
 }
 
+/*
+ * Time of a segment in the steady state. All hosts come to the pace of the busiest one, those next
+ * to the source of a long chain first: at its end as many segments as it has hosts may have to pass
+ * before it shows.
+ */
+static double pace(const struct flow *f)
+{
+	const struct flow_host *first = NULL;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < f->fleet->nshapes; i++) {
+		most = MAX(most, f->hosts[i].busy);
+	}
+	for (uint32_t i = 0; i < f->fleet->nshapes && f->pace_to; i++) {
+		const struct flow_host *h = &f->hosts[i];
+
+		if (h->busy >= most - most / 64 && (!first || h->pace_ended < first->pace_ended)) {
+			first = h;
+		}
+	}
+	return first ? (double)(first->pace_ended - first->pace_began) / LINK_PS_US /
+			       (double)(f->pace_to - f->pace_from)
+		     : 0;
+}
+
 static void report(const struct flow *f, struct flow_result *ret)
 {
 	uint64_t ended = 0;
@@ -454,6 +490,7 @@ static void report(const struct flow *f, struct flow_result *ret)
 		ret->sent = MAX(ret->sent, (double)f->hosts[i].sent);
 		ret->messages = MAX(ret->messages, (double)f->hosts[i].messages_sent);
 	}
+	ret->us_more = pace(f);
 	ret->us = (double)ended / LINK_PS_US + f->m->op_us + f->m->rank_us * (f->fleet->ranks - 1);
 	ret->events = f->events;
 }
@@ -487,6 +524,11 @@ int flow_run(const struct fleet *fleet, const struct link_model *m, uint64_t byt
 
 	result.nseg = MAX(DIV_UP(f.count, f.seg_elems), 1);
 	result.simulated = f.nseg = MIN(result.nseg, nseg);
+	/* Neither the pipeline's filling nor its end. */
+	if (f.nseg >= 8ull * link_runs()) {
+		f.pace_from = f.nseg / 2;
+		f.pace_to = f.nseg - 2 * link_runs();
+	}
 	f.eager = result.nseg == 1 &&
 		  (double)bytes * fleet->bounds.msg_blocks / fleet->bounds.msg_parts <=
 			  m->eager_kib * 1024;

@@ -21,6 +21,7 @@ struct flow_result {
 	double us;	    /* until the last host has ended */
 	double sent;	    /* bytes of data that leave a host, the most of all */
 	double messages;    /* of data that leave a host, the most of all */
+	double us_more;	    /* what one more segment costs in the long run; 0: too few ran */
 	uint64_t nseg;	    /* segments of the operation */
 	uint64_t simulated; /* of them; fewer: the rest is a steady state */
 	uint64_t events;

@@ -56,6 +56,8 @@ struct flow_host {
 	uint64_t next_segment;
 	uint64_t finished;
 	uint64_t slice; /* of `running`, in ps */
+	uint64_t busy;	/* all slices */
+	uint64_t pace_began, pace_ended;
 	uint64_t sent;
 	uint64_t messages_sent;
 	uint64_t ended;
@@ -78,6 +80,7 @@ struct flow {
 	uint64_t seg_elems;
 	uint64_t count; /* elements of a block */
 	uint64_t nseg;
+	uint64_t pace_from, pace_to; /* segments between which a host's pace is taken; 0: none */
 	uint64_t ntasks;
 	bool eager;
 	uint32_t rails;

@@ -47,26 +47,40 @@ static int run(struct predictor *p, uint64_t bytes, uint64_t nseg, struct flow_r
 	return r;
 }
 
-/* The first segments, then as many more as @bytes have, each for what one costs in the long run. */
+/*
+ * The first segments, then as many more as @bytes have, each for what one costs in the long run.
+ * How often a segment holds up the next one along a chain depends on how many there are until they
+ * are as many as it has hosts, so there the difference of two runs is not what one more costs.
+ */
 static int run_steady(struct predictor *p, uint64_t bytes, struct prediction *ret)
 {
-	double segments = (double)bytes / (double)flow_segment(p->fleet, &p->model);
+	const struct fleet *f = p->fleet;
+	bool chain =
+		f->algo == COLL_ALGO_RING && (f->kind == COLL_BROADCAST || f->kind == COLL_REDUCE);
+	double segments = (double)bytes / (double)flow_segment(f, &p->model);
 	double more = segments - PREDICT_LONG;
-	double share = more / (PREDICT_LONG - PREDICT_SHORT);
+	struct flow_result shorter;
 	int r = 0;
 
 	if (!p->steady_known) {
-		r = run(p, bytes, PREDICT_SHORT, &p->shorter);
-		r = r ? r : run(p, bytes, PREDICT_LONG, &p->longer);
+		r = run(p, bytes, PREDICT_LONG, &p->longer);
+		p->us_more = p->longer.us_more;
+		if (!r && !chain) {
+			r = run(p, bytes, PREDICT_SHORT, &shorter);
+			if (!r) {
+				p->us_more = (p->longer.us - shorter.us) /
+					     (PREDICT_LONG - PREDICT_SHORT);
+			}
+		}
 		if (r) {
 			return r;
 		}
 		p->steady_known = true;
 	}
-	ret->us = p->longer.us + share * (p->longer.us - p->shorter.us);
-	ret->sent = p->longer.sent + share * (p->longer.sent - p->shorter.sent);
-	ret->messages = p->longer.messages + share * (p->longer.messages - p->shorter.messages);
-	ret->steady = true;
+	ret->us = p->longer.us + more * p->us_more;
+	ret->sent = p->longer.sent * segments / PREDICT_LONG;
+	ret->messages = p->longer.messages * segments / PREDICT_LONG;
+	ret->steady = more > 0;
 	return 0;
 }
 
@@ -90,8 +104,8 @@ int predict(struct predictor *p, enum coll_kind kind, enum coll_algo algo, uint3
 		return r;
 	}
 	seg = flow_segment(p->fleet, &p->model);
-	/* One more than long: the last segment of all may be a short one. */
-	if (!p->full && seg != UINT64_MAX && bytes / seg > PREDICT_LONG) {
+	/* In whole ones: the last segment of all may be a short one. */
+	if (!p->full && seg != UINT64_MAX && bytes / seg >= PREDICT_LONG) {
 		r = run_steady(p, bytes, &result);
 	} else {
 		r = run(p, bytes, UINT64_MAX, &whole);

@@ -16,7 +16,10 @@
 #include "engine/op.h"
 #include "tools/simulate/flow.h"
 
-/* Segments of the two runs whose difference is the steady state: so many times those in flight. */
+/*
+ * Segments of the two runs whose difference is the steady state: so many times those in flight.
+ * Chains of hosts need only the longer one, see run_steady().
+ */
 #define PREDICT_SHORT (6 * OP_RUNS)
 #define PREDICT_LONG (16 * OP_RUNS)
 
@@ -25,7 +28,7 @@ struct predictor {
 	bool full; /* neither symmetry nor steady state */
 	struct fleet *fleet;
 	bool steady_known; /* of the fleet: */
-	struct flow_result shorter;
+	double us_more;	   /* a segment */
 	struct flow_result longer;
 	uint64_t events; /* of all runs */
 };

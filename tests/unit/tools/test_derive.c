@@ -7,7 +7,7 @@
  * After a change of plans, engine constants or the link model of TCP:
  * ROCECOMM_UPDATE_DOCS=1 tests/unit/test_tools_derive
  *
- * Takes a minute, so ROCECOMM_MODEL_SCALE=0 (sanitizers) leaves the large part out.
+ * Takes half a minute, so ROCECOMM_MODEL_SCALE=0 (sanitizers) leaves the large part out.
  *
  * Thread: main      Owns: nothing      Locks: none
  */

@@ -337,6 +337,25 @@ Test(simulate, steady_state_holds)
 	cr_assert_gt(steady, 25);
 }
 
+/* The first hosts of a long chain come to the pace soon, the last ones late. */
+Test(simulate, steady_state_holds_along_chains)
+{
+	static const enum coll_kind kinds[] = {COLL_BROADCAST, COLL_REDUCE};
+	const struct link_model *m = link_find("tcp");
+
+	for (size_t i = 0; i < ARRAY_SIZE(kinds) * 2; i++) {
+		enum coll_kind kind = kinds[i / 2];
+		uint32_t n = i % 2 ? 150 : 64;
+		struct prediction all = predicted(m, true, kind, COLL_ALGO_RING, n, 8, 200 << 20);
+		struct prediction some = predicted(m, false, kind, COLL_ALGO_RING, n, 8, 200 << 20);
+
+		cr_assert(some.steady);
+		cr_assert(some.us > all.us * 0.95 && some.us < all.us * 1.05,
+			  "%s %u: %.1f us, all of it %.1f us", coll_kind_name(kind), n, some.us,
+			  all.us);
+	}
+}
+
 Test(simulate, what_cannot_be_is_said)
 {
 	struct predictor p = {.model = *link_find("tcp")};
