@@ -120,6 +120,11 @@ void conn_send(struct engine_peer *peer, struct transport_send *send)
 	transport_send(peer->transport, send);
 }
 
+void conn_drop(struct engine_peer *peer, struct transport_recv *recv)
+{
+	transport_drop(peer ? peer->transport : NULL, recv);
+}
+
 bool conn_take_credit(struct engine_peer *peer, uint64_t length)
 {
 	if (!peer || length > peer->progress->options.eager) {
@@ -226,7 +231,13 @@ void conn_forget(struct engine_comm *c)
 	struct progress *p = c->progress;
 
 	list_for_each (e, &p->peers) {
-		list_for_each (l, &container_of(e, struct engine_peer, link)->arriving) {
+		struct engine_peer *peer = container_of(e, struct engine_peer, link);
+
+		/* A lane may not have said yet that it is through with it. */
+		if (peer->control_recv.account == c->params.view) {
+			peer->control_recv.account = NULL;
+		}
+		list_for_each (l, &peer->arriving) {
 			struct eager_slot *s = container_of(l, struct eager_slot, link);
 
 			if (s->recv.account == c->params.view) {

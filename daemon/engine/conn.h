@@ -92,6 +92,8 @@ struct engine_peer *conn_free(struct engine_peer *peer);
 
 /* Sends a message, with the credits that we owe; a lost peer fails it at once. */
 void conn_send(struct engine_peer *peer, struct transport_send *send);
+/* Gives up a message that is arriving: from now on nothing is written to its memory. */
+void conn_drop(struct engine_peer *peer, struct transport_recv *recv);
 /* A message of this length may go without a grant: takes a credit. */
 bool conn_take_credit(struct engine_peer *peer, uint64_t length);
 void conn_owe_credit(struct engine_peer *peer);

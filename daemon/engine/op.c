@@ -276,6 +276,13 @@ void op_release(struct op *op)
 	op->ctx = NULL;
 }
 
+static struct engine_peer *peer_of(const struct step_state *st)
+{
+	const struct op_ctx *ctx = st->run->ctx;
+
+	return ctx->comm->params.peers[ctx->entry->plan->steps[st->index].peer];
+}
+
 bool op_cancel(struct op *op)
 {
 	struct op_ctx *ctx = op->ctx;
@@ -286,8 +293,10 @@ bool op_cancel(struct op *op)
 		list_remove(&run->link);
 		run->nready = 0;
 		for (uint32_t s = 0; run->active && s < ctx->entry->plan->nsteps; s++) {
-			if (run->steps[s].state == STEP_ARRIVING) {
-				run->steps[s].recv.discard = true;
+			struct step_state *st = &run->steps[s];
+
+			if (st->state == STEP_ARRIVING) {
+				conn_drop(peer_of(st), &st->recv);
 			}
 		}
 	}

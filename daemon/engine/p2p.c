@@ -476,12 +476,15 @@ void p2p_fail(struct engine_comm *c, enum status status)
 			p2p_finish(x, status);
 			continue;
 		}
-		/* The transport has it: the client is told now, the memory is kept until then. */
+		/*
+		 * The transport has it, but writes to it no longer: the client is told now, the
+		 * memory is kept until the transport lets go.
+		 */
+		if (x->kind == COLL_RECV) {
+			conn_drop(c->params.peers[host_of(c, x->peer)], &x->recv);
+		}
 		post_complete(c, x->local, &x->post, status, 0);
 		c->progress->busy--;
-		if (x->kind == COLL_RECV) {
-			x->recv.discard = true;
-		}
 	}
 }
 

@@ -255,6 +255,19 @@ static void io_forget(struct tcp_io *io, struct tcp_lane *lane)
 	atomic_store_explicit(&lane->gone, true, memory_order_release);
 }
 
+/* The progress thread waits for it: the place is forgotten before anything else is read. */
+static void lane_drop(struct tcp_lane *lane)
+{
+	/* acquire: with `place`, if it is new */
+	uint32_t drops = atomic_load_explicit(&lane->drops, memory_order_acquire);
+
+	if (drops != own(&lane->dropped)) {
+		lane->place.iov = NULL;
+		/* release: after the last byte that was written to the place */
+		atomic_store_explicit(&lane->dropped, drops, memory_order_release);
+	}
+}
+
 /* One turn of a lane. Return: true if it wants another. */
 static bool io_serve(struct tcp_io *io, unsigned int index)
 {
@@ -268,6 +281,7 @@ static bool io_serve(struct tcp_io *io, unsigned int index)
 		io_forget(io, lane);
 		return false;
 	}
+	lane_drop(lane);
 	lane_send(lane);
 	lane_receive(lane);
 	return lane_busy(lane);
@@ -463,11 +477,29 @@ struct tcp_lane *tcp_io_remove(struct tcp_lane *lane)
 		while (!atomic_load_explicit(&lane->gone, memory_order_acquire)) {
 			sched_yield();
 		}
+		/* What it told last, nobody looks at: it must not keep transport_arm() awake. */
+		atomic_fetch_and_explicit(&lane->io->ready[lane->index / 64],
+					  ~(UINT64_C(1) << lane->index % 64), memory_order_relaxed);
 		lane->io->used--;
 		free(lane->buffer);
 		free(lane);
 	}
 	return NULL;
+}
+
+void tcp_io_drop_begin(struct tcp_lane *lane)
+{
+	/* release: pairs with lane_drop() */
+	atomic_store_explicit(&lane->drops, own(&lane->drops) + 1, memory_order_release);
+	tcp_io_kick(lane);
+}
+
+void tcp_io_drop_end(struct tcp_lane *lane)
+{
+	/* As in tcp_io_remove(). acquire: `place` and what is in it are ours again */
+	while (atomic_load_explicit(&lane->dropped, memory_order_acquire) != own(&lane->drops)) {
+		sched_yield();
+	}
 }
 
 void tcp_io_kick(struct tcp_lane *lane)

@@ -71,6 +71,7 @@ struct tcp_lane {
 	/* Writer: progress thread. An entry of `out` is the I/O thread's from `tail` to `sent`. */
 	alignas(64) _Atomic uint32_t tail; /* fragments put into out */
 	_Atomic uint32_t placed;	   /* headers answered */
+	_Atomic uint32_t drops;		   /* payloads whose place is taken back */
 	_Atomic bool quit;
 	uint32_t reaped; /* fragments taken back */
 	uint32_t taken;	 /* payloads taken */
@@ -82,6 +83,7 @@ struct tcp_lane {
 	alignas(64) _Atomic uint32_t sent; /* fragments written */
 	_Atomic uint32_t asked;		   /* headers read */
 	_Atomic uint32_t landed;	   /* payloads read */
+	_Atomic uint32_t dropped;	   /* of drops: `place` is the buffer now */
 	_Atomic int error;		   /* negative errno, once */
 	_Atomic bool gone;		   /* quit was seen: it touches nothing any more */
 	bool readable, writable;
@@ -122,7 +124,13 @@ int tcp_io_add(struct tcp_io *io, struct tcp_stream *stream, int fd, uint32_t fr
 	       struct tcp_lane **ret);
 /* Takes it from the thread and frees it; waits for the system call that is under way, if any. */
 struct tcp_lane *tcp_io_remove(struct tcp_lane *lane);
-/* tail, placed or quit has changed. */
+/*
+ * Takes a place back: what is left of the payload goes into the lane's buffer. After _end() nothing
+ * is written to the place; waits for the system call that is under way, if any.
+ */
+void tcp_io_drop_begin(struct tcp_lane *lane);
+void tcp_io_drop_end(struct tcp_lane *lane);
+/* tail, placed, drops or quit has changed. */
 void tcp_io_kick(struct tcp_lane *lane);
 /* Lanes with news in word @w; cleared. */
 uint64_t tcp_io_news(struct tcp_io *io, unsigned int w);

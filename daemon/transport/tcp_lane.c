@@ -179,3 +179,31 @@ void tcp_lanes_poll(struct transport *t)
 		}
 	}
 }
+
+/* An I/O thread may be writing where @recv says. */
+static bool lane_has(const struct tcp_stream *s, const struct transport_recv *recv)
+{
+	return s->lane && s->recv == recv && own(&s->lane->placed) != s->lane->taken;
+}
+
+/**
+ * transport_drop() - give up a message that is arriving
+ * @peer: borrowed, whose message it is; NULL allowed
+ * @recv: borrowed
+ *
+ * Waits for the system calls that are under way on lanes, and calls nothing back.
+ */
+void transport_drop(struct transport_peer *peer, struct transport_recv *recv)
+{
+	recv->discard = true;
+	for (uint32_t i = 0; peer && i < peer->stream_count; i++) {
+		if (lane_has(peer->streams[i], recv)) {
+			tcp_io_drop_begin(peer->streams[i]->lane);
+		}
+	}
+	for (uint32_t i = 0; peer && i < peer->stream_count; i++) {
+		if (lane_has(peer->streams[i], recv)) {
+			tcp_io_drop_end(peer->streams[i]->lane);
+		}
+	}
+}

@@ -65,7 +65,7 @@ struct transport_recv {
 	 */
 	const struct iovec *iov;
 	uint32_t niov;
-	bool discard;		   /* read and drop */
+	bool discard;		   /* read and drop; after recv_begin() by transport_drop() */
 	struct comm_view *account; /* as in transport_send; may become NULL at any time */
 	uint64_t received;	   /* the transport's: bytes so far */
 	void *user;
@@ -125,6 +125,11 @@ struct transport_peer *transport_peer_free(struct transport_peer *peer);
 
 /* Queues a message and sends what the streams take now. Never fails: errors come through done. */
 void transport_send(struct transport_peer *peer, struct transport_send *send);
+/*
+ * Nobody waits for the message any more: what is still to come of it is read and dropped, and
+ * recv_done() comes all the same. From the return on nothing is written to its memory.
+ */
+void transport_drop(struct transport_peer *peer, struct transport_recv *recv);
 /*
  * Moves what can be moved, without blocking, with a bound on the work of one call.
  * Return: how many system calls moved bytes (0: nothing to do).

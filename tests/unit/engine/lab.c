@@ -358,8 +358,8 @@ int lab_wire(struct lab *lab, uint32_t to, uint32_t from)
 
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
 	own = dup(fds[1]);
-	cr_assert_eq(engine_peer_stream(lab->engines[to], lab->peers[to][from], fds[0], 0), 0);
-	cr_assert_eq(engine_peer_stream(lab->engines[from], lab->peers[from][to], fds[1], 0), 0);
+	cr_assert_eq(engine_peer_stream(lab->engines[to], lab->peers[to][from], fds[0], 1), 0);
+	cr_assert_eq(engine_peer_stream(lab->engines[from], lab->peers[from][to], fds[1], 1), 0);
 	return own;
 }
 

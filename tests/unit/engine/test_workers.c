@@ -17,6 +17,7 @@
 #include "engine/workers.h"
 #include "lab.h"
 #include "proto/base.h"
+#include "transport/wire.h"
 #include "util/thread.h"
 
 /* ---- the pool ----------------------------------------------------------------------------- */
@@ -336,6 +337,59 @@ Test(workers, nobody_writes_after_a_failure_was_told, .timeout = 120)
 		}
 		lab_free(lab);
 	}
+}
+
+#define PART 16384u
+
+/* Host 0 fails while an I/O thread is in the middle of a message; the rest comes afterwards. */
+static void fail_in_the_middle(struct shm_desc d, struct wire_header h)
+{
+	static uint8_t ones[2 * PART];
+	struct lab *lab = lab_new((const uint32_t[]){0, 1}, 2, 2, MEM, NULL);
+	int wire = lab_wire(lab, 0, 1);
+	uint32_t t;
+
+	memset(ones, 1, sizeof(ones));
+	memset(lab->ranks[0].mem, 0, MEM);
+	d.dtype = h.dtype = DTYPE_U8;
+	d.count = 2 * PART;
+	d.root = 1;
+	d.recv_buf = 1;
+	t = lab_post(lab, 0, &d);
+	for (int i = 0; i < 50; i++) {
+		lab_pump(lab);
+		usleep(1000);
+	}
+	h.magic = WIRE_MAGIC;
+	h.comm = 77;
+	h.count = h.length = h.fragment = 2 * PART;
+	cr_assert_eq(write(wire, &h, sizeof(h)), sizeof(h));
+	cr_assert_eq(write(wire, ones, PART), PART);
+	usleep(50000);
+	cr_assert_eq(lab->ranks[0].mem[PART - 1], 1);
+	engine_comm_fail(lab->engines[0], lab->comms[0], STATUS_ABORTED);
+	cr_assert_eq(lab_wait(lab, 0, t), STATUS_ABORTED);
+	cr_assert_eq(write(wire, ones, PART), PART);
+	usleep(50000);
+	for (size_t i = PART; i < 2 * PART; i++) {
+		cr_assert_eq(lab->ranks[0].mem[i], 0, "byte %zu", i);
+	}
+	cr_assert_eq(lab->peers_down, 0);
+	lab_free(lab);
+	close(wire);
+}
+
+/* The same when an I/O thread receives: also if the rest of the message comes much later. */
+Test(workers, no_lane_writes_after_a_failure_was_told, .timeout = 60)
+{
+	setenv("LAB_REDUCE_THREADS", "0", 1);
+	setenv("LAB_IO_THREADS", "2", 1);
+	fail_in_the_middle((struct shm_desc){.kind = COLL_RECV},
+			   (struct wire_header){.type = WIRE_P2P, .kind = COLL_SEND, .tag = 1});
+	fail_in_the_middle((struct shm_desc){.kind = COLL_BROADCAST},
+			   (struct wire_header){
+				   .type = WIRE_DATA, .kind = COLL_BROADCAST, .root = 1, .tag = 1});
+	unsetenv("LAB_IO_THREADS");
 }
 
 /* Rank 0 gathers from ranks 0 to 2; rank 3 has nothing to give. */

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Tests of lanes: what an I/O thread leaves behind when its lane or its message is given up
+ *
+ * Thread: one, and I/O threads      Owns: nothing      Locks: none
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "tests/unit/transport/tcp_fixture.h"
+
+#define LENGTH 131072u
+
+static struct wire_header header(uint64_t offset, uint32_t fragment)
+{
+	return (struct wire_header){
+		.magic = WIRE_MAGIC,
+		.type = WIRE_DATA,
+		.comm = 5,
+		.length = LENGTH,
+		.offset = offset,
+		.fragment = fragment,
+	};
+}
+
+static void lane_init(struct end *e, enum mode mode)
+{
+	cr_assert_eq(setenv("LAB_IO_THREADS", "2", 1), 0);
+	end_init(e, LENGTH, mode);
+}
+
+/* Polls for a while, whether it moves anything or not. */
+static void poll_for(struct end *e, int ms)
+{
+	for (int i = 0; i < ms; i++) {
+		transport_poll(e->t);
+		usleep(1000);
+	}
+}
+
+/* What a closed lane has told and nobody has seen must not keep the caller awake. */
+Test(tcp_lane, no_news_of_closed_lanes)
+{
+	struct wire_header h = header(0, LENGTH);
+	struct message *m;
+	struct end e;
+	int raw;
+
+	lane_init(&e, MODE_IOV);
+	m = end_expect(&e, 1, LENGTH);
+	raw = end_join_raw(&e);
+	cr_assert_eq(write(raw, &h, WIRE_SIZE), WIRE_SIZE);
+	usleep(50000);
+	cr_assert(!transport_arm(e.t));
+	transport_peer_free(take_ptr(e.peer));
+	poll_for(&e, 5);
+	cr_assert(transport_arm(e.t));
+	close(raw);
+	end_fini(&e);
+	messages_free(m, 1);
+}
+
+/* A message that is given up, with a lane in the middle of it, leaves its memory alone. */
+Test(tcp_lane, dropped_message_is_not_written)
+{
+	for (uint32_t before = 0; before <= LENGTH / 2; before += LENGTH / 2) {
+		struct wire_header h = header(0, LENGTH);
+		uint8_t *ones = malloc(LENGTH);
+		struct message *m;
+		struct end e;
+		int raw;
+
+		memset(ones, 1, LENGTH);
+		lane_init(&e, MODE_IOV);
+		m = end_expect(&e, 1, LENGTH);
+		raw = end_join_raw(&e);
+		cr_assert_eq(write(raw, &h, WIRE_SIZE), WIRE_SIZE);
+		cr_assert_eq(write(raw, ones, before), before);
+		poll_for(&e, 50);
+		cr_assert_eq(e.begun, 1);
+		transport_drop(e.peer, &m->recv);
+		cr_assert(m->recv.discard);
+		memset(m->in, 0, LENGTH);
+		for (uint32_t at = before; at < LENGTH;) {
+			ssize_t n = write(raw, ones, LENGTH - at);
+
+			cr_assert_gt(n, 0);
+			at += (uint32_t)n;
+			poll_for(&e, 1);
+		}
+		poll_for(&e, 50);
+		cr_assert_eq(e.done, 1);
+		for (uint32_t i = 0; i < LENGTH; i++) {
+			cr_assert_eq(m->in[i], 0, "byte %u", i);
+		}
+		close(raw);
+		end_fini(&e);
+		messages_free(m, 1);
+		free(ones);
+	}
+}
+
+/* The same with the message spread over two lanes, one of which has not begun its part. */
+Test(tcp_lane, dropped_message_on_two_lanes)
+{
+	uint32_t half = LENGTH / 2;
+	uint8_t *ones = malloc(half);
+	struct message *m;
+	struct end e;
+	int raw[2];
+
+	memset(ones, 1, half);
+	lane_init(&e, MODE_IOV);
+	m = end_expect(&e, 1, LENGTH);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct wire_header h = header(i * half, half);
+
+		raw[i] = end_join_raw(&e);
+		cr_assert_eq(write(raw[i], &h, WIRE_SIZE), WIRE_SIZE);
+	}
+	cr_assert_eq(write(raw[0], ones, half / 2), half / 2);
+	poll_for(&e, 50);
+	transport_drop(e.peer, &m->recv);
+	memset(m->in, 0, LENGTH);
+	cr_assert_eq(write(raw[0], ones, half / 2), half / 2);
+	cr_assert_eq(write(raw[1], ones, half), half);
+	poll_for(&e, 100);
+	cr_assert_eq(e.done, 1);
+	for (uint32_t i = 0; i < LENGTH; i++) {
+		cr_assert_eq(m->in[i], 0, "byte %u", i);
+	}
+	close(raw[0]);
+	close(raw[1]);
+	end_fini(&e);
+	messages_free(m, 1);
+	free(ones);
+}
