@@ -36,6 +36,16 @@ def expect(condition, text):
         raise LabError(text)
 
 
+def extra_settings():
+    """ROCECOMM_TEST_CONFIG="daemon.io_threads=2 peer.streams=3": for daemons of all tests."""
+    sections = {}
+    for word in os.environ.get("ROCECOMM_TEST_CONFIG", "").split():
+        name, _, value = word.partition("=")
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
+
+
 class Host:
     """One network and UTS namespace."""
 
@@ -87,10 +97,11 @@ class Daemon:
             self.start()
 
     def write_config(self, settings):
-        """settings: {"section": {"key": value}}, over socket and key file."""
+        """settings: {"section": {"key": value}}, over socket, key file and the environment's."""
         sections = {"daemon": {"socket": self.socket}, "peer": {"key_file": self.lab.key}}
-        for section, keys in settings.items():
-            sections.setdefault(section, {}).update(keys)
+        for source in (extra_settings(), settings):
+            for section, keys in source.items():
+                sections.setdefault(section, {}).update(keys)
         with open(self.config, "w", encoding="utf-8") as f:
             for section, keys in sections.items():
                 f.write(f"[{section}]\n")
