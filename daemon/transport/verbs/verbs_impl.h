@@ -107,6 +107,7 @@ struct verbs_qp {
 	uint32_t rq_late; /* completions that came after a gap which is still there */
 	uint64_t gap_since;
 
+	uint64_t posted;		       /* bytes of writes */
 	uint64_t writes_acked, writes_arrived; /* of this epoch */
 	uint64_t writes_told;		       /* that the peer had acknowledged; see CHECK */
 	uint64_t told_since;
@@ -132,7 +133,6 @@ struct verbs_rail {
 
 	uint32_t nqps;
 	struct verbs_qp *qps[VERBS_QPS_MAX];
-	uint32_t next_qp; /* bulk: whose turn it is */
 
 	uint8_t *rx; /* receive buffers */
 	size_t rx_size;

@@ -23,7 +23,10 @@ static uint32_t in_flight(const struct verbs_qp *qp)
 	return qp->sq_tail - qp->sq_head;
 }
 
-/* The bulk queue pair of the rail with the least to do; NULL: all have enough. */
+/*
+ * The bulk queue pair that has carried the least so far; NULL: all have enough to do. Equal ones so
+ * carry the same, and one that is slower has room less often.
+ */
 static struct verbs_qp *pick_qp(struct verbs_rail *rail)
 {
 	const struct verbs_peer *peer = rail->peer;
@@ -33,9 +36,9 @@ static struct verbs_qp *pick_qp(struct verbs_rail *rail)
 	struct verbs_qp *best = NULL;
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct verbs_qp *qp = rail->qps[1 + (rail->next_qp + i) % n];
+		struct verbs_qp *qp = rail->qps[1 + i];
 
-		if (in_flight(qp) < depth && (!best || in_flight(qp) < in_flight(best))) {
+		if (in_flight(qp) < depth && (!best || qp->posted < best->posted)) {
 			best = qp;
 		}
 	}
@@ -179,7 +182,7 @@ static bool post(struct verbs_qp *qp, struct verbs_fragment *f)
 	}
 	rail->inflight += f->grant.size;
 	rail->bytes_sent += f->grant.size;
-	rail->next_qp = qp->index % (rail->nqps - 1);
+	qp->posted += f->grant.size;
 	v->stats.writes_sent++;
 	v->stats.bytes_sent += f->grant.size;
 	if (f->tx->send->account) {

@@ -79,6 +79,7 @@ struct fake_qp {
 	struct list sq;
 	uint32_t nsq;
 	uint32_t retries;
+	uint64_t bytes; /* delivered */
 	uint32_t rq_head, rq_count;
 	struct fake_recv *rq; /* [cap.max_recv_wr] */
 };

@@ -265,6 +265,7 @@ static bool arrive(struct fake_wr *w)
 		return true;
 	}
 	w->qp->retries = 0;
+	w->qp->bytes += w->size;
 	w->phase = FAKE_DELIVERED;
 	return true;
 }
@@ -338,14 +339,20 @@ static struct list *nth(struct list *head, uint64_t n)
 }
 
 /* Whatever can move, for when chance did not find it. */
-static bool step_any(struct fake_net *net)
+static bool step_any(struct fake_net *net, uint32_t qps, uint32_t packets)
 {
-	list_for_each_safe (l, &net->network) {
+	uint64_t start = fake_verbs_random(net, UINT32_MAX);
+
+	for (uint32_t i = 0; i < packets; i++) {
+		struct list *l = nth(&net->network, (start + i) % packets);
+
 		if (arrive(container_of(l, struct fake_wr, net))) {
 			return true;
 		}
 	}
-	list_for_each (l, &net->qps) {
+	for (uint32_t i = 0; i < qps; i++) {
+		struct list *l = nth(&net->qps, (start + i) % qps);
+
 		if (step_qp(container_of(l, struct fake_qp, link), true)) {
 			return true;
 		}
@@ -373,7 +380,7 @@ bool fake_verbs_step(struct fake_net *net)
 			}
 		}
 	}
-	return step_any(net);
+	return step_any(net, qps, packets);
 }
 
 uint32_t fake_verbs_in_network(const struct fake_net *net)

@@ -154,14 +154,28 @@ uint64_t fake_verbs_rnr(const struct fake_net *net)
 	return net->rnr;
 }
 
-const struct ibv_qp_attr *fake_verbs_qp_attr(struct fake_device *d, uint32_t nth)
+static struct fake_qp *nth_qp(struct fake_device *d, uint32_t nth)
 {
 	list_for_each (l, &d->net->qps) {
 		struct fake_qp *q = container_of(l, struct fake_qp, link);
 
 		if (q->device == d && nth-- == 0) {
-			return &q->attr;
+			return q;
 		}
 	}
 	return NULL;
+}
+
+const struct ibv_qp_attr *fake_verbs_qp_attr(struct fake_device *d, uint32_t nth)
+{
+	struct fake_qp *q = nth_qp(d, nth);
+
+	return q ? &q->attr : NULL;
+}
+
+uint64_t fake_verbs_qp_bytes(struct fake_device *d, uint32_t nth)
+{
+	struct fake_qp *q = nth_qp(d, nth);
+
+	return q ? q->bytes : 0;
 }

@@ -86,6 +86,8 @@ bool fake_verbs_step(struct fake_net *net);
 uint64_t fake_verbs_rnr(const struct fake_net *net);
 /* Attributes of a live queue pair, the n-th of the device; NULL: there are not so many. */
 const struct ibv_qp_attr *fake_verbs_qp_attr(struct fake_device *d, uint32_t nth);
+/* Bytes that it delivered. */
+uint64_t fake_verbs_qp_bytes(struct fake_device *d, uint32_t nth);
 /* Writes in the network now. */
 uint32_t fake_verbs_in_network(const struct fake_net *net);
 

@@ -402,6 +402,36 @@ Test(verbs_rails, equal_rails)
 	vmsgs_free(m, 4);
 }
 
+/* Elephants are spread: what each queue pair (UDP source port) carried differs little. */
+Test(verbs_rails, equal_queue_pairs)
+{
+	struct verbs_options o = {
+		.fragment = 4096, .direct = 4096, .chunks = 16, .bulk_qps = 4, .bulk_depth = 16};
+	uint64_t least = UINT64_MAX, most = 0;
+	struct vmsg *m;
+	struct vnet n;
+
+	vnet_init(&n, 28, 1, &o, false);
+	m = vmsgs_new(&n, 0, 8);
+	for (uint32_t i = 0; i < 8; i++) {
+		vmsg_init(&m[i], 2 << 20, 1, V_DIRECT);
+		verbs_send(n.end[0].peer, &m[i].send);
+	}
+	while (n.end[1].done < 8 || n.end[0].sent < 8) {
+		vnet_turn(&n);
+	}
+	vmsgs_check(m, 8);
+	for (uint32_t i = 1; i <= 4; i++) {
+		uint64_t bytes = fake_verbs_qp_bytes(n.devices[0][0], i);
+
+		least = MIN(least, bytes);
+		most = MAX(most, bytes);
+	}
+	cr_assert(most - least < most / 10, "%zu to %zu bytes", (size_t)least, (size_t)most);
+	vnet_fini(&n);
+	vmsgs_free(m, 8);
+}
+
 /* Nothing completes and nothing fails: the time-out of a work request ends it. */
 Test(verbs_rails, silent_device)
 {
