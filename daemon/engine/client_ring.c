@@ -36,11 +36,12 @@ static void client_ring_take(struct engine_session *s, const struct shm_desc *d)
 		session_corrupt(s, "a descriptor's ticket is out of range");
 		return;
 	}
-	if (d->comm == 0 || d->comm > LIMIT_SESSION_COMMS || !s->handles[d->comm].comm) {
-		client_ring_complete(s, NULL, d->ticket, d->generation, STATUS_NOT_FOUND, 0);
+	h = d->comm > 0 && d->comm <= LIMIT_SESSION_COMMS ? &s->handles[d->comm] : NULL;
+	if (!h || !h->comm) {
+		client_ring_complete(s, NULL, d->ticket, d->generation,
+				     h && h->failed ? h->failed : STATUS_NOT_FOUND, 0);
 		return;
 	}
-	h = &s->handles[d->comm];
 	comm_post(h->comm, h->local, d);
 }
 

@@ -43,6 +43,7 @@ struct engine_region {
 struct engine_handle {
 	struct engine_comm *comm; /* NULL: free */
 	uint32_t local;		  /* which of its local ranks this is */
+	enum status failed;	  /* free: how the last one that it named had failed, or 0 */
 };
 
 struct engine_session {

@@ -557,10 +557,8 @@ void engine_comm_fail(struct engine *e, struct engine_comm *c, enum status statu
 static void on_comm_detach(struct progress *p, struct hand *h)
 {
 	struct engine_comm *c = h->object;
-	uint32_t l = (uint32_t)h->value;
 
-	comm_detach(c, l);
-	c->ranks[l].session->handles[c->ranks[l].handle].comm = NULL;
+	comm_detach(c, (uint32_t)h->value);
 	hand_return(p, h);
 }
 
@@ -580,7 +578,6 @@ static void on_comm_remove(struct progress *p, struct hand *h)
 	for (uint32_t l = 0; l < c->nlocal; l++) {
 		if (!c->ranks[l].detached) {
 			comm_detach(c, l);
-			c->ranks[l].session->handles[c->ranks[l].handle].comm = NULL;
 		}
 	}
 	comm_fail(c, STATUS_ABORTED);

@@ -12,6 +12,7 @@
  */
 #include "engine/comm.h"
 
+#include "engine/client_ring.h"
 #include "engine/conn.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
@@ -126,11 +127,14 @@ void comm_fail_event(struct engine_comm *c, const struct engine_failure *failure
 void comm_detach(struct engine_comm *c, uint32_t local)
 {
 	struct engine_rank *rank = &c->ranks[local];
+	struct engine_handle *handle = &rank->session->handles[rank->handle];
 
 	rank->detached = true;
 	if (!list_empty(&rank->posts)) {
 		comm_fail(c, STATUS_ABORTED);
 	}
+	handle->comm = NULL;
+	handle->failed = c->failed;
 }
 
 bool comm_idle(const struct engine_comm *c)

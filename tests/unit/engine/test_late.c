@@ -128,3 +128,15 @@ Test(engine_late, send_across_a_ring, .timeout = 60)
 	cr_assert_not_null(strstr(lab->failure.reason, "link"));
 	lab_free(lab);
 }
+
+/* Fixes: a rank that posts while a stopping daemon lets it go was told of no such communicator. */
+Test(engine_late, post_after_failure_and_detach, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_one, 2, 2, 1 << 20, NULL);
+	struct shm_desc d = {.kind = COLL_BARRIER};
+
+	engine_comm_fail(lab->engines[0], lab->comms[0], STATUS_SHUTDOWN);
+	engine_comm_detach(lab->engines[0], lab->comms[0], 0, NULL, NULL);
+	cr_assert_eq(lab_wait(lab, 0, lab_post(lab, 0, &d)), STATUS_SHUTDOWN);
+	lab_free(lab);
+}
