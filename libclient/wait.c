@@ -24,9 +24,12 @@
 #include "libclient/error.h"
 #include "libclient/roceclient.h"
 
-/* Measured best: waking a sleeping CPU costs about as much. Each poll yields the CPU, since on a
- * small machine the daemon may need this very one. */
-#define WAIT_SPIN_NS INT64_C(50000)
+/*
+ * Waking a sleeping CPU costs up to 40 us, and 64 KiB with four ranks a host take 60: who sleeps
+ * after 50 us takes twice as long there (daemon/README.md). Each poll yields the CPU, since on a
+ * small machine the daemon may need this very one.
+ */
+#define WAIT_SPIN_NS INT64_C(100000)
 
 static void wait_sleep(struct roce_client *client, wait_fn fn, void *arg, int64_t ns)
 {
