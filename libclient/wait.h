@@ -4,7 +4,7 @@
 /*
  * Wait: until something that the daemon does has happened
  *
- * Adaptive: look, spin for some 50 us with sched_yield() at every poll, then sleep on the futex
+ * Adaptive: look, spin for some 100 us with sched_yield() at every poll, then sleep on the futex
  * `completions` of the session page in slices, and look after each slice whether the daemon lives.
  *
  * Thread: any; no lock may be held      Owns: nothing      Locks: none
