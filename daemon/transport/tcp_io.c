@@ -448,6 +448,10 @@ int tcp_io_add(struct tcp_io *io, struct tcp_stream *stream, int fd, uint32_t fr
 	}
 	memset(lane, 0, sizeof(*lane));
 	lane->buffer = aligned_alloc(TCP_ALIGN, fragment);
+	if (!lane->buffer) {
+		free(lane);
+		return err_origin(-ENOMEM);
+	}
 	lane->stream = stream;
 	lane->io = io;
 	lane->index = i;
@@ -455,15 +459,13 @@ int tcp_io_add(struct tcp_io *io, struct tcp_stream *stream, int fd, uint32_t fr
 	event.data.u32 = i;
 	/* release: pairs with io_serve() and io_events() */
 	atomic_store_explicit(&io->lanes[i], lane, memory_order_release);
-	if (!lane->buffer || epoll_ctl(io->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
-		int r = lane->buffer ? -errno : -ENOMEM;
+	io->used++;
+	if (epoll_ctl(io->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+		int r = -errno;
 
-		atomic_store_explicit(&io->lanes[i], NULL, memory_order_relaxed);
-		free(lane->buffer);
-		free(lane);
+		tcp_io_remove(lane); /* its thread may have it in hand already */
 		return err_origin(r);
 	}
-	io->used++;
 	*ret = lane;
 	return 0;
 }
