@@ -105,7 +105,7 @@ static int make_tables(struct verbs_peer *peer)
 	}
 	for (uint32_t i = 0; i < VERBS_TX_MAX; i++) {
 		peer->tx[i].handle = i;
-		list_init(&peer->tx[i].todo);
+		list_init(&peer->tx[i].unposted);
 		list_append(&peer->free_tx, &peer->tx[i].link);
 		list_append(&peer->free_rx, &peer->rx[i].link);
 	}

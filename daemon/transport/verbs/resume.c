@@ -120,7 +120,7 @@ static void write_again(struct verbs_peer *peer, struct verbs_fragment *f)
 	verbs_fragment_unstage(peer, f);
 	peer->backlog += f->grant.size;
 	peer->v->stats.resent_writes++;
-	list_prepend(&tx->todo, &f->link);
+	list_prepend(&tx->unposted, &f->link);
 	if (list_empty(&tx->link)) {
 		list_append(&peer->active, &tx->link);
 	}

@@ -244,7 +244,7 @@ void verbs_send_granted(struct verbs_peer *peer, const struct verbs_frame_header
 		f->chunk = -1;
 		tx->granted += g.size;
 		peer->backlog += g.size;
-		list_append(&tx->todo, &f->link);
+		list_append(&tx->unposted, &f->link);
 	}
 	if (list_empty(&tx->link)) {
 		list_append(&peer->active, &tx->link);

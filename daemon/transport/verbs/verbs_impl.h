@@ -159,7 +159,7 @@ struct verbs_rail {
 
 /* A fragment that the peer granted us to write. */
 struct verbs_fragment {
-	struct list link; /* peer.free_fragments, tx.todo, rail.unsure, rail.asked */
+	struct list link; /* peer.free_fragments, tx.unposted, rail.unsure, rail.asked */
 	struct verbs_tx *tx;
 	struct verbs_grant grant;
 	int32_t chunk; /* staging buffer; -1: none */
@@ -171,7 +171,7 @@ struct verbs_tx {
 	struct transport_send *send;
 	uint32_t handle;
 	uint64_t granted, acked;
-	struct list todo;
+	struct list unposted;
 	bool large;	/* its memory can be written from as it is: grants may be of any size */
 	uint32_t piece; /* where the last fragment began */
 	uint64_t piece_at;

@@ -212,7 +212,7 @@ void verbs_write_pump(struct verbs_peer *peer)
 	while (peer->up && (l = list_first(&peer->active))) {
 		struct verbs_tx *tx = container_of(l, struct verbs_tx, link);
 		struct verbs_fragment *f =
-			container_of(list_first(&tx->todo), struct verbs_fragment, link);
+			container_of(list_first(&tx->unposted), struct verbs_fragment, link);
 		struct verbs_qp *qp = pick(peer, f);
 
 		if (!qp && !possible(peer, f)) {
@@ -231,7 +231,7 @@ void verbs_write_pump(struct verbs_peer *peer)
 		peer->backlog -= f->grant.size;
 		list_remove(&f->link);
 		list_remove(&tx->link);
-		if (!list_empty(&tx->todo)) {
+		if (!list_empty(&tx->unposted)) {
 			list_append(&peer->active, &tx->link);
 		}
 	}
