@@ -16,23 +16,14 @@
 
 #include "proto/base.h"
 #include "proto/types.h"
+#include "tools/model/scramble.h"
 
 /* A product of floats has at most so many factors of two: within f16's range. */
 #define PROD_TWOS 8
 
-static uint32_t mix(uint32_t x)
-{
-	x ^= x >> 16;
-	x *= 0x7feb352du;
-	x ^= x >> 15;
-	x *= 0x846ca68bu;
-	x ^= x >> 16;
-	return x;
-}
-
 static uint32_t key(const struct values *v, int rank)
 {
-	return mix(v->seed * 0x9e3779b9u + mix((uint32_t)rank + 1));
+	return scramble(v->seed * 0x9e3779b9u + scramble((uint32_t)rank + 1));
 }
 
 void values_moved(const struct values *v, int rank, size_t first, size_t n, uint8_t *out)
@@ -121,7 +112,7 @@ static void give(const struct values *v, int rank, size_t first, size_t n, uint6
 
 	make_init(&make, v);
 	for (size_t i = 0; i < n; i++) {
-		uint32_t h = mix((uint32_t)(first + i) ^ k);
+		uint32_t h = scramble((uint32_t)(first + i) ^ k);
 
 		if (make.wide) {
 			bool zero = make.zeros && (h & 0x30) == 0;

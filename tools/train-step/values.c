@@ -16,17 +16,9 @@
 #include <math.h>
 #include <stdint.h>
 
-#define RANK_TERM_BITS 12
+#include "tools/model/scramble.h"
 
-static uint32_t scramble(uint32_t x)
-{
-	x ^= x >> 16;
-	x *= 0x7feb352du;
-	x ^= x >> 15;
-	x *= 0x846ca68bu;
-	x ^= x >> 16;
-	return x;
-}
+#define RANK_TERM_BITS 12
 
 static uint32_t index_mask(unsigned int size)
 {
