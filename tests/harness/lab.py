@@ -36,14 +36,21 @@ def expect(condition, text):
         raise LabError(text)
 
 
-def extra_settings():
-    """ROCECOMM_TEST_CONFIG="daemon.io_threads=2 peer.streams=3": for daemons of all tests."""
+def parse_settings(words):
+    """SECTION.KEY=VALUE, any number of them, as {section: {key: value}}; ValueError names a wrong one."""
     sections = {}
-    for word in os.environ.get("ROCECOMM_TEST_CONFIG", "").split():
-        name, _, value = word.partition("=")
-        section, _, key = name.partition(".")
+    for word in words:
+        name, equals, value = word.partition("=")
+        section, dot, key = name.rpartition(".")
+        if not equals or not dot:
+            raise ValueError(f"not SECTION.KEY=VALUE: {word}")
         sections.setdefault(section, {})[key] = value
     return sections
+
+
+def extra_settings():
+    """ROCECOMM_TEST_CONFIG="daemon.io_threads=2 peer.streams=3": for daemons of all tests."""
+    return parse_settings(os.environ.get("ROCECOMM_TEST_CONFIG", "").split())
 
 
 class Host:

@@ -20,7 +20,7 @@ import machine  # noqa: E402
 import plot  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
-from harness.lab import Lab, LabError  # noqa: E402
+from harness.lab import Lab, LabError, parse_settings  # noqa: E402
 from systems import Gloo, OpenMpi, Rocecomm  # noqa: E402
 
 SYSTEMS = ("rocecomm", "openmpi", "gloo")
@@ -110,13 +110,10 @@ def arguments():
                                    not (options.quick or options.no_plot))
     except ValueError as e:
         parser.error(str(e))
-    options.settings = {}
-    for text in options.set:
-        name, equals, value = text.partition("=")
-        section, dot, key = name.rpartition(".")
-        if not equals or not dot:
-            parser.error(f"not SECTION.KEY=VALUE: {text}")
-        options.settings.setdefault(section, {})[key] = value
+    try:
+        options.settings = parse_settings(options.set)
+    except ValueError as e:
+        parser.error(str(e))
     return options
 
 

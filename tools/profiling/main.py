@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 import functions  # noqa: E402
 import runs  # noqa: E402
-from harness.lab import Daemon, Lab, LabError  # noqa: E402
+from harness.lab import Daemon, Lab, LabError, parse_settings  # noqa: E402
 
 LINES = 12  # functions shown
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -78,13 +78,10 @@ def arguments():
                         help="another build than build/release; it is not built then")
     options = parser.parse_args()
     options.build = os.path.abspath(options.build)
-    options.settings = {}
-    for text in options.set:
-        name, equals, value = text.partition("=")
-        section, dot, key = name.rpartition(".")
-        if not equals or not dot:
-            parser.error(f"not SECTION.KEY=VALUE: {text}")
-        options.settings.setdefault(section, {})[key] = value
+    try:
+        options.settings = parse_settings(options.set)
+    except ValueError as e:
+        parser.error(str(e))
     return options
 
 
