@@ -15,6 +15,7 @@
 
 #include "proto/base.h"
 #include "proto/frame.h"
+#include "tests/fake/fake_engine.h"
 #include "util/list.h"
 #include "util/log.h"
 
@@ -51,26 +52,6 @@ struct peers {
 	struct peer *peer[FAKE_HOSTS];
 	struct list inbox[FAKE_HOSTS]; /* struct event.link, by the other host */
 	struct list visits;
-};
-
-struct answer {
-	struct list link;
-	engine_done_fn done;
-	void *arg;
-};
-
-struct engine {
-	struct list answers;
-	struct list peers; /* what was never given back */
-	struct list comms;
-};
-struct engine_peer {
-	struct list link;
-};
-struct engine_comm {
-	struct list link;
-	enum status failed;
-	uint32_t detached;
 };
 
 struct fake_host {
@@ -443,133 +424,6 @@ static void deliver(struct fake_host *h, unsigned int other)
 	free(e);
 }
 
-/* ---- engine ------------------------------------------------------------------------------- */
-
-static void answer(struct engine *engine, engine_done_fn done, void *arg)
-{
-	struct answer *a = calloc(1, sizeof(*a));
-
-	assert(a);
-	a->done = done;
-	a->arg = arg;
-	list_append(&engine->answers, &a->link);
-}
-
-static void answer_run(struct engine *engine)
-{
-	struct answer *a = container_of(list_first(&engine->answers), struct answer, link);
-
-	list_remove(&a->link);
-	a->done(a->arg);
-	free(a);
-}
-
-struct engine_session {
-	unsigned int regions;
-};
-
-int engine_session_add(struct engine *engine, void *page, int bell, int event, void *user,
-		       struct engine_session **ret)
-{
-	*ret = calloc(1, sizeof(**ret));
-	assert(*ret);
-	return 0;
-}
-
-void engine_session_remove(struct engine *engine, struct engine_session *session,
-			   engine_done_fn done, void *arg)
-{
-	assert(session->regions == 0);
-	free(session);
-	answer(engine, done, arg);
-}
-
-int engine_region_add(struct engine *engine, struct engine_session *session, uint32_t id,
-		      struct region *region)
-{
-	session->regions++;
-	return 0;
-}
-
-void engine_region_remove(struct engine *engine, struct engine_session *session, uint32_t id,
-			  engine_done_fn done, void *arg)
-{
-	assert(session->regions > 0);
-	session->regions--;
-	answer(engine, done, arg);
-}
-
-void engine_dispatch(struct engine *engine)
-{
-}
-
-const struct thread_view *engine_thread_view(const struct engine *engine)
-{
-	static const struct thread_view view;
-
-	return &view;
-}
-
-const struct thread_view *engine_worker_view(const struct engine *engine, unsigned int index)
-{
-	return NULL;
-}
-
-int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
-{
-	*ret = calloc(1, sizeof(**ret));
-	assert(*ret);
-	list_append(&engine->peers, &(*ret)->link);
-	return 0;
-}
-
-int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd, unsigned int index)
-{
-	close(fd);
-	return 0;
-}
-
-void engine_peer_remove(struct engine *engine, struct engine_peer *peer, engine_done_fn done,
-			void *arg)
-{
-	list_remove(&peer->link);
-	free(peer);
-	answer(engine, done, arg);
-}
-
-int engine_comm_add(struct engine *engine, const struct engine_comm_params *params,
-		    engine_done_fn done, void *arg, struct engine_comm **ret)
-{
-	*ret = calloc(1, sizeof(**ret));
-	assert(*ret);
-	list_append(&engine->comms, &(*ret)->link);
-	assert(params->peers[params->host] == NULL);
-	answer(engine, done, arg);
-	return 0;
-}
-
-void engine_comm_fail(struct engine *engine, struct engine_comm *comm, enum status status)
-{
-	if (comm->failed == STATUS_OK) {
-		comm->failed = status;
-	}
-}
-
-void engine_comm_detach(struct engine *engine, struct engine_comm *comm, uint32_t local,
-			engine_done_fn done, void *arg)
-{
-	comm->detached++;
-	answer(engine, done, arg);
-}
-
-void engine_comm_remove(struct engine *engine, struct engine_comm *comm, engine_done_fn done,
-			void *arg)
-{
-	list_remove(&comm->link);
-	free(comm);
-	answer(engine, done, arg);
-}
-
 /* ---- hosts -------------------------------------------------------------------------------- */
 
 static void host_init(struct fake_net *net, unsigned int index)
@@ -652,7 +506,7 @@ static void host_on_closed(void *arg)
 static void host_answers(struct fake_host *h)
 {
 	while (!list_empty(&h->engine.answers)) {
-		answer_run(&h->engine);
+		fake_engine_answer(&h->engine);
 	}
 }
 
@@ -838,7 +692,7 @@ bool fake_step(struct fake_net *net)
 	}
 	pick = (unsigned int)fake_random(net, n);
 	if (choice[pick].other == UINT32_MAX) {
-		answer_run(&choice[pick].host->engine);
+		fake_engine_answer(&choice[pick].host->engine);
 	} else {
 		deliver(choice[pick].host, choice[pick].other);
 	}
