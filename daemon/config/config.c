@@ -295,10 +295,11 @@ static int on_section(struct parse *p, const struct ini_item *item)
 	bool tenant = strcmp(item->section, "tenant") == 0;
 
 	p->skip = true;
-	if (!tenant && strcmp(item->section, "daemon") != 0 && strcmp(item->section, "peer") != 0) {
+	if (!tenant && strcmp(item->section, "daemon") != 0 && strcmp(item->section, "peer") != 0 &&
+	    strcmp(item->section, "rdma") != 0) {
 		config_report_add(p->report,
 				  "%s:%u: there is no section [%s]; allowed: [daemon], [peer], "
-				  "[tenant NAME]",
+				  "[rdma], [tenant NAME]",
 				  p->file, item->line, item->section);
 		return 0;
 	}
@@ -369,8 +370,8 @@ static int on_item(void *arg, const struct ini_item *item)
 	}
 	if (item->section[0] == '\0') {
 		config_report_add(p->report,
-				  "%s:%u: %s is in no section; put [daemon], [peer] or [tenant "
-				  "NAME] before it",
+				  "%s:%u: %s is in no section; put [daemon], [peer], [rdma] or "
+				  "[tenant NAME] before it",
 				  p->file, item->line, item->key);
 		return 0;
 	}

@@ -4,9 +4,9 @@
 /*
  * Config: the configuration file as checked values
  *
- * INI-like: sections [daemon], [peer] and [tenant NAME], lines `key = value`. No file is needed:
- * every key has a default, and [tenant default] always exists. Everything that can be wrong is
- * found at once and told as "file:line: what, what is allowed, the mend" (struct config_report).
+ * INI-like: sections [daemon], [peer], [rdma] and [tenant NAME], lines `key = value`. No file is
+ * needed: every key has a default, and [tenant default] always exists. Everything that can be wrong
+ * is found at once and told as "file:line: what, what is allowed, the mend" (struct config_report).
  * Parsing is pure; config_resolve() then asks the system for users, groups and the key file, so
  * that nobody needs to later.
  *
@@ -91,6 +91,8 @@ struct config {
 	/* [peer] */
 	struct value_list listen;
 	uint32_t port;
+	enum config_transport transport;
+	enum config_require require;
 	struct value_list interfaces;
 	char *key_file;
 	char *congestion;
@@ -102,6 +104,21 @@ struct config {
 	uint32_t heartbeat_ms;
 	uint32_t peer_timeout_ms;
 	uint32_t connect_timeout_ms;
+
+	/* [rdma]; as struct verbs_options has them, where it does */
+	struct value_list devices, devices_denied;
+	uint32_t qps;
+	uint32_t mtu_cap; /* bytes */
+	uint32_t traffic_class;
+	uint32_t service_level;
+	uint32_t hop_limit;
+	uint32_t ack_timeout;
+	uint32_t retry_count;
+	uint32_t rnr_retry_count;
+	uint32_t completion_timeout_ms;
+	uint32_t probe_timeout_ms;
+	uint32_t recover_timeout_ms;
+	uint32_t reopen_ms;
 
 	/* [tenant NAME]; [0] is "default" */
 	struct config_tenant *tenants;
@@ -135,7 +152,7 @@ int config_parse(struct config *c, const char *name, const char *text, size_t si
 /* The same from a file. -ENOENT when there is none; other errors to read are in the report. */
 int config_read(struct config *c, const char *path, struct config_report *report);
 /*
- * Sets a key of [daemon] or [peer] from elsewhere than the file.
+ * Sets a key of [daemon], [peer] or [rdma] from elsewhere than the file.
  * @origin: static, such as "command line". Return: as config_parse().
  */
 int config_set(struct config *c, enum config_index key, const char *text, const char *origin,

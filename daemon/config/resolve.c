@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
@@ -287,6 +288,51 @@ static void check_dependent(struct config *c, struct config_report *report)
 	}
 }
 
+/* ---- RDMA --------------------------------------------------------------------------------- */
+
+/* All retries of a transfer, in milliseconds. */
+static uint64_t retries_ms(const struct config *c)
+{
+	return (UINT64_C(4096) << c->ack_timeout) * (c->retry_count + 1) / 1000000;
+}
+
+/* The retries must be over before whoever watches them gives up. */
+static void check_above_retries(const struct config *c, const char *at, const char *key,
+				uint32_t ms, struct config_report *report)
+{
+	if (ms <= retries_ms(c)) {
+		config_report_add(report,
+				  "%s: %s: %u is not more than the %" PRIu64
+				  " ms that ack_timeout (%u) and retry_count (%u) add up to; raise "
+				  "it, or lower one of them",
+				  at, key, ms, retries_ms(c), c->ack_timeout, c->retry_count);
+	}
+}
+
+static void check_rdma(const struct config *c, struct config_report *report)
+{
+	if (c->mtu_cap & (c->mtu_cap - 1)) {
+		config_report_add(report,
+				  "%s: mtu_cap: %u is no RoCE MTU; allowed: 256, 512, 1024, 2048 "
+				  "and 4096",
+				  WHERE(c, mtu_cap), c->mtu_cap);
+	}
+	if (c->require == CONFIG_REQUIRE_RDMA && c->transport == CONFIG_TRANSPORT_TCP) {
+		config_report_add(
+			report,
+			"%s: require: rdma cannot be had with transport = tcp; remove one "
+			"of the two",
+			WHERE(c, require));
+	}
+	if (c->transport == CONFIG_TRANSPORT_TCP) {
+		return;
+	}
+	check_above_retries(c, WHERE(c, completion_timeout_ms), "completion_timeout_ms",
+			    c->completion_timeout_ms, report);
+	check_above_retries(c, WHERE(c, probe_timeout_ms), "probe_timeout_ms", c->probe_timeout_ms,
+			    report);
+}
+
 /* See config.h. */
 int config_resolve(struct config *c, struct config_report *report)
 {
@@ -304,5 +350,6 @@ int config_resolve(struct config *c, struct config_report *report)
 	check_listen(c, report);
 	check_key_file(c, report);
 	check_dependent(c, report);
+	check_rdma(c, report);
 	return report->errors > 0 ? CONFIG_E_INVALID : 0;
 }

@@ -8,6 +8,7 @@
  */
 #include "config/value.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -21,15 +22,25 @@
 
 /* ---- words -------------------------------------------------------------------------------- */
 
-static const struct {
+/* Of a type that is one of some words; its values are enums, all of the size of an int. */
+static const struct word {
+	enum value_type type;
 	const char *name;
-	enum log_level level;
-} levels[] = {
-	{"error", LOG_LEVEL_ERROR},
-	{"warning", LOG_LEVEL_WARN},
-	{"info", LOG_LEVEL_INFO},
-	{"debug", LOG_LEVEL_DEBUG},
+	int value;
+} words[] = {
+	{VALUE_LEVEL, "error", LOG_LEVEL_ERROR},
+	{VALUE_LEVEL, "warning", LOG_LEVEL_WARN},
+	{VALUE_LEVEL, "info", LOG_LEVEL_INFO},
+	{VALUE_LEVEL, "debug", LOG_LEVEL_DEBUG},
+	{VALUE_TRANSPORT, "auto", CONFIG_TRANSPORT_AUTO},
+	{VALUE_TRANSPORT, "rdma", CONFIG_TRANSPORT_RDMA},
+	{VALUE_TRANSPORT, "tcp", CONFIG_TRANSPORT_TCP},
+	{VALUE_REQUIRE, "", CONFIG_REQUIRE_NOTHING},
+	{VALUE_REQUIRE, "rdma", CONFIG_REQUIRE_RDMA},
 };
+static_assert(sizeof(enum log_level) == sizeof(int), "words are read and written as an int");
+static_assert(sizeof(enum config_transport) == sizeof(int), "as above");
+static_assert(sizeof(enum config_require) == sizeof(int), "as above");
 
 static const char suffixes[] = "KMGT";
 
@@ -58,6 +69,12 @@ void value_allowed(const struct config_key *key, char *buf, size_t size)
 		break;
 	case VALUE_LEVEL:
 		snprintf(buf, size, "error, warning, info or debug");
+		break;
+	case VALUE_TRANSPORT:
+		snprintf(buf, size, "auto, rdma or tcp");
+		break;
+	case VALUE_REQUIRE:
+		snprintf(buf, size, "rdma, or nothing");
 		break;
 	case VALUE_AUTO:
 		snprintf(buf, size, "auto, or a number, %" PRId64 " to %" PRId64, key->min,
@@ -160,16 +177,17 @@ static int parse_auto(const struct config_key *key, const char *text, int32_t *r
 	return r;
 }
 
-static int parse_level(const struct config_key *key, const char *text, enum log_level *ret,
-		       char *err, size_t size)
+static int parse_word(const struct config_key *key, const char *text, int *ret, char *err,
+		      size_t size)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(levels); i++) {
-		if (strcmp(text, levels[i].name) == 0) {
-			*ret = levels[i].level;
+	for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+		if (words[i].type == key->type && strcmp(text, words[i].name) == 0) {
+			*ret = words[i].value;
 			return 0;
 		}
 	}
-	return refuse(key, text, "is no level", err, size);
+	return refuse(key, text, key->type == VALUE_LEVEL ? "is no level" : "is none of its words",
+		      err, size);
 }
 
 static int copy_text(const struct config_key *key, const char *text, char **ret, char *err,
@@ -253,7 +271,7 @@ union any {
 	uint32_t u32;
 	int32_t i32;
 	uint64_t size;
-	enum log_level level;
+	int word;
 };
 
 static int parse_any(const struct config_key *key, const char *text, union any *ret, char *err,
@@ -273,7 +291,9 @@ static int parse_any(const struct config_key *key, const char *text, union any *
 	case VALUE_SIZE:
 		return parse_size(key, text, &ret->size, err, size);
 	case VALUE_LEVEL:
-		return parse_level(key, text, &ret->level, err, size);
+	case VALUE_TRANSPORT:
+	case VALUE_REQUIRE:
+		return parse_word(key, text, &ret->word, err, size);
 	case VALUE_AUTO:
 		return parse_auto(key, text, &ret->i32, err, size);
 	case VALUE_MODE:
@@ -305,7 +325,9 @@ static size_t size_of(enum value_type type)
 	case VALUE_SIZE:
 		return sizeof(uint64_t);
 	case VALUE_LEVEL:
-		return sizeof(enum log_level);
+	case VALUE_TRANSPORT:
+	case VALUE_REQUIRE:
+		return sizeof(int);
 	case VALUE_U32:
 	case VALUE_I32:
 	case VALUE_AUTO:
@@ -388,9 +410,11 @@ char *value_format(const struct config_key *key, const void *value)
 		format_size(*(const uint64_t *)value, buf, sizeof(buf));
 		break;
 	case VALUE_LEVEL:
-		for (size_t i = 0; i < ARRAY_SIZE(levels); i++) {
-			if (levels[i].level == *(const enum log_level *)value) {
-				return strdup(levels[i].name);
+	case VALUE_TRANSPORT:
+	case VALUE_REQUIRE:
+		for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+			if (words[i].type == key->type && words[i].value == *(const int *)value) {
+				return strdup(words[i].name);
 			}
 		}
 		break;

@@ -14,15 +14,17 @@
 #include <stdint.h>
 
 enum value_type {
-	VALUE_TEXT,  /* char *, never NULL */
-	VALUE_LIST,  /* struct value_list */
-	VALUE_GROUP, /* struct value_group */
-	VALUE_U32,   /* uint32_t */
-	VALUE_I32,   /* int32_t */
-	VALUE_AUTO,  /* int32_t, VALUE_IS_AUTO: as suits the machine */
-	VALUE_SIZE,  /* uint64_t, UINT64_MAX: unlimited */
-	VALUE_MODE,  /* uint32_t */
-	VALUE_LEVEL, /* enum log_level */
+	VALUE_TEXT,	 /* char *, never NULL */
+	VALUE_LIST,	 /* struct value_list */
+	VALUE_GROUP,	 /* struct value_group */
+	VALUE_U32,	 /* uint32_t */
+	VALUE_I32,	 /* int32_t */
+	VALUE_AUTO,	 /* int32_t, VALUE_IS_AUTO: as suits the machine */
+	VALUE_SIZE,	 /* uint64_t, UINT64_MAX: unlimited */
+	VALUE_MODE,	 /* uint32_t */
+	VALUE_LEVEL,	 /* enum log_level */
+	VALUE_TRANSPORT, /* enum config_transport */
+	VALUE_REQUIRE,	 /* enum config_require */
 	VALUE_COUNT_
 };
 
@@ -31,6 +33,19 @@ enum {
 };
 
 #define VALUE_IS_AUTO (-1)
+
+/* What may carry data to other hosts. */
+enum config_transport {
+	CONFIG_TRANSPORT_AUTO,
+	CONFIG_TRANSPORT_RDMA,
+	CONFIG_TRANSPORT_TCP,
+};
+
+/* What a communicator cannot do without. */
+enum config_require {
+	CONFIG_REQUIRE_NOTHING,
+	CONFIG_REQUIRE_RDMA,
+};
 
 struct value_list {
 	char **items;

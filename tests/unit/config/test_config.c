@@ -121,6 +121,65 @@ Test(config, errors_name_line_value_allowed_and_mend)
 	refuse("[tenant x]\nmax_bytes = K", "is not a size");
 }
 
+Test(config, rdma)
+{
+	struct config_report report = {0};
+	struct config *c;
+
+	c = parse("[peer]\ntransport = rdma\nrequire = rdma\n[rdma]\ndevices = mlx5_* !\n"
+		  "devices_denied = ens1f0\nqps = 4\nmtu_cap = 1024\ntraffic_class = 106\n"
+		  "ack_timeout = 18\nretry_count = 5\n",
+		  &report, 0);
+	cr_assert_eq(config_resolve(c, &report), 0, "%s", report.text);
+	cr_assert_eq(c->transport, CONFIG_TRANSPORT_RDMA);
+	cr_assert_eq(c->require, CONFIG_REQUIRE_RDMA);
+	cr_assert_eq(c->devices.count, 2);
+	cr_assert_str_eq(c->devices_denied.items[0], "ens1f0");
+	cr_assert_eq(c->traffic_class, 106);
+	config_free(c);
+	refuse("[peer]\ntransport = roce\n",
+	       "f:2: transport: 'roce' is none of its words; allowed: auto, rdma or tcp");
+	refuse("[peer]\nrequire = tcp\n",
+	       "f:2: require: 'tcp' is none of its words; allowed: rdma, "
+	       "or nothing");
+	/* 7 is for ever. */
+	refuse("[rdma]\nretry_count = 7\n",
+	       "retry_count: '7' is out of range; allowed: a number, 1 "
+	       "to 6");
+	refuse("[rdma]\nrnr_retry_count = 7\n", "out of range");
+	refuse("[peer]\nqps = 2\n", "f:2: qps does not belong in [peer]; move it to [rdma]");
+}
+
+/* Values that are all right one by one. */
+Test(config, rdma_values_that_do_not_go_together)
+{
+	static const struct {
+		const char *text, *expected;
+	} cases[] = {
+		{"[peer]\ntransport = tcp\nrequire = rdma\n",
+		 "f:3: require: rdma cannot be had with transport = tcp"},
+		{"[rdma]\nmtu_cap = 1500\n",
+		 "f:2: mtu_cap: 1500 is no RoCE MTU; allowed: 256, 512"},
+		{"[rdma]\nack_timeout = 18\nprobe_timeout_ms = 100000\ncompletion_timeout_ms = "
+		 "7500\n",
+		 "f:4: completion_timeout_ms: 7500 is not more than the 7516 ms that ack_timeout "
+		 "(18) "
+		 "and retry_count (6) add up to"},
+		{"[rdma]\nprobe_timeout_ms = 1000\n", "f:2: probe_timeout_ms: 1000 is not more"},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct config_report report = {0};
+		struct config *c = parse(cases[i].text, &report, 0);
+
+		cr_assert_eq(config_resolve(c, &report), CONFIG_E_INVALID, "%s", cases[i].text);
+		cr_assert_eq(report.errors, 1, "%s", report.text);
+		cr_assert(strstr(report.text, cases[i].expected), "%s", report.text);
+		config_report_deinit(&report);
+		config_free(c);
+	}
+}
+
 Test(config, zero_byte_and_long_line)
 {
 	struct config_report report = {0};

@@ -25,6 +25,7 @@ static const struct {
 } sections[] = {
 	{"daemon", "[daemon]", "This host's daemon and its clients."},
 	{"peer", "[peer]", "Daemons of other hosts."},
+	{"rdma", "[rdma]", "RDMA devices and what travels over them."},
 	{"tenant", "[tenant default]",
 	 "Limits of everybody who is in no other tenant. More of these sections, each with a name "
 	 "of its own and a list of users, may follow."},
