@@ -138,20 +138,23 @@ void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 	}
 	v->stats.frames_sent++;
 	v->stats.bytes_sent += f->size;
+	rail->bytes_sent += f->size;
 }
 
-static bool goes_outside(uint8_t type)
+/* Of those without another transport, only what brings a rail back. */
+static bool goes_outside(const struct verbs *v, uint8_t type)
 {
-	return type >= VERBS_DOWN && type <= VERBS_OPENED;
+	return verbs_has_outside(v) ? type < VERBS_CREDIT
+				    : type >= VERBS_DOWN && type <= VERBS_OPENED;
 }
 
-/* No rail is up: control frames have another way. */
+/* No rail is up: frames have another way. */
 static bool send_outside(struct verbs_peer *peer, struct verbs_frame *f)
 {
 	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
 	struct verbs *v = peer->v;
 
-	if (peer->up || !v->handler.control || !goes_outside(h->type)) {
+	if (peer->up || !v->handler.control || !goes_outside(v, h->type)) {
 		return false;
 	}
 	number(peer, h);
@@ -160,6 +163,7 @@ static bool send_outside(struct verbs_peer *peer, struct verbs_frame *f)
 		verbs_peer_dirty(peer);
 		return false;
 	}
+	v->stats.outside_frames++;
 	verbs_frame_put(v, f);
 	return true;
 }
@@ -328,6 +332,7 @@ void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
 	}
 	peer->v->stats.frames_received++;
 	peer->v->stats.bytes_received += size;
+	rail->bytes_received += size;
 	rail->credits += h->credits;
 	if (rail->credits > rail->remote.credits) {
 		verbs_peer_violation(peer, "more credits than there are");
@@ -355,12 +360,13 @@ void verbs_control(struct verbs_peer *peer, const void *data, size_t size)
 		return;
 	}
 	verbs_enter(v);
-	if (size < sizeof(h) || size > VERBS_CONTROL_MAX) {
+	if (size < sizeof(h) || size > v->frame_size) {
 		verbs_peer_violation(peer, "a control message that cannot be");
 	} else {
 		memcpy(&h, data, sizeof(h));
-		if (h.magic != VERBS_MAGIC || !goes_outside(h.type) ||
-		    h.length != size - sizeof(h) || !peer->fragments) {
+		if (h.magic != VERBS_MAGIC || h.type == 0 || h.type >= VERBS_CREDIT ||
+		    h.length != size - sizeof(h) ||
+		    (!peer->fragments && h.type != VERBS_DOWN && h.type != VERBS_DRAINED)) {
 			verbs_peer_violation(peer, "a control message that cannot be");
 		} else if (is_new(peer, h.seq)) {
 			dispatch(peer, &h, (const uint8_t *)data + sizeof(h));
@@ -368,4 +374,9 @@ void verbs_control(struct verbs_peer *peer, const void *data, size_t size)
 	}
 	verbs_peer_dirty(peer);
 	verbs_leave(v);
+}
+
+size_t verbs_control_max(const struct verbs *v)
+{
+	return v->frame_size;
 }

@@ -319,6 +319,39 @@ int verbs_rail_connect(struct verbs_peer *peer, uint32_t index, const struct ver
 	return r;
 }
 
+/**
+ * verbs_rail_move() - use another port or GID of ours from the rail's next life on
+ * @peer:   borrowed
+ * @index:  of a rail that was opened
+ * @params: borrowed for the call
+ * @why:    a sentence when it fails
+ * @size:   of why
+ *
+ * Return: 0, or -EINVAL.
+ */
+int verbs_rail_move(struct verbs_peer *peer, uint32_t index, const struct verbs_rail_params *params,
+		    char *why, size_t size)
+{
+	struct verbs_rail *rail = index < VERBS_RAILS_MAX ? peer->rails[index] : NULL;
+	const struct verbs_dev *dev = &peer->v->devs[params->device->index];
+
+	if (!rail || peer->state != VERBS_PEER_OPEN || !dev->device || dev->lost) {
+		snprintf(why, size, "rail %u of %s cannot be moved", index, peer->name);
+		return -EINVAL;
+	}
+	verbs_enter(peer->v);
+	if (rail->dev != dev || rail->port != params->port ||
+	    memcmp(&rail->gid, &params->gid, sizeof(rail->gid)) != 0) {
+		rail->next = *params;
+		rail->moving = true;
+		rail->reopen_at = peer->v->now;
+		verbs_rail_fail(rail, -EADDRNOTAVAIL, "its address has changed");
+		verbs_peer_dirty(peer);
+	}
+	verbs_leave(peer->v);
+	return 0;
+}
+
 void verbs_rail_info(const struct verbs_peer *peer, uint32_t index, struct verbs_rail_info *ret)
 {
 	const struct verbs_rail *rail = index < VERBS_RAILS_MAX ? peer->rails[index] : NULL;
@@ -343,6 +376,10 @@ void verbs_rail_info(const struct verbs_peer *peer, uint32_t index, struct verbs
 		ret->udp_ports[i] = ibv_flow_label_to_udp_sport(verbs_qp_flow_label(rail, i));
 	}
 	ret->bytes_sent = rail->bytes_sent;
+	ret->bytes_received = rail->bytes_received;
+	ret->work_requests = rail->work_requests;
+	ret->completions = rail->completions;
+	ret->failures = rail->failures;
 	ret->bytes_per_second = (uint64_t)(rail->rate * 1e9);
 	memcpy(ret->reason, rail->reason, sizeof(ret->reason));
 }

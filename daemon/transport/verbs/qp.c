@@ -375,6 +375,7 @@ struct ibv_send_wr *verbs_qp_push(struct verbs_qp *qp, enum verbs_entry_kind kin
 		wr->send_flags = IBV_SEND_SIGNALED;
 		qp->sq_asked = qp->sq_tail;
 	}
+	qp->rail->work_requests++;
 	list_remove(&qp->flush);
 	list_append(&v->flush, &qp->flush);
 	return wr;
@@ -500,6 +501,7 @@ static void recv_arrived(struct verbs_qp *qp, uint16_t buffer, const struct ibv_
 	}
 	if (ntohl(wc->imm_data) != VERBS_IMM_PROBE) {
 		qp->writes_arrived++;
+		rail->bytes_received += wc->byte_len;
 		verbs_recv_write(peer, ntohl(wc->imm_data));
 	}
 }
@@ -542,6 +544,7 @@ void verbs_qp_complete(struct verbs *v, const struct ibv_wc *wc)
 		return;
 	}
 	verbs_peer_dirty(qp->rail->peer);
+	qp->rail->completions++;
 	if (wc->status != IBV_WC_SUCCESS) {
 		verbs_rail_wc_failed(qp->rail, qp, wc);
 	}

@@ -56,6 +56,9 @@ static bool any_left(const struct verbs_peer *peer)
 	/* Reopening one needs another, or another way to talk. */
 	bool reopen = peer->was_up && peer->v->handler.control;
 
+	if (verbs_has_outside(peer->v)) {
+		return true;
+	}
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		const struct verbs_rail *rail = peer->rails[i];
 
@@ -87,7 +90,7 @@ static void plan_reopening(struct verbs_rail *rail, bool was_up)
 		rail->backoff_ms = MIN(2 * rail->backoff_ms, o->reopen_max_ms);
 	}
 	rail->reopen_at = v->now + rail->backoff_ms * CLOCK_NS_PER_MS;
-	if (!rail->peer->up) {
+	if (!rail->peer->up && !verbs_has_outside(v)) {
 		/* Everybody waits for it. */
 		rail->reopen_at = v->now + HURRY_MS * CLOCK_NS_PER_MS;
 	}
@@ -124,6 +127,7 @@ void verbs_rail_fail(struct verbs_rail *rail, int error, const char *fmt, ...)
 	rail->offered = rail->accept_due = false;
 	peer->up &= ~(1u << rail->index);
 	peer->v->stats.rails_failed++;
+	rail->failures++;
 	if (was_up && error == -ETIMEDOUT) {
 		verbs_peer_shrink(peer);
 	}
@@ -139,7 +143,7 @@ void verbs_rail_fail(struct verbs_rail *rail, int error, const char *fmt, ...)
 		}
 	}
 	verbs_peer_dirty(peer);
-	if (!any_left(peer) || peer->fruitless > FRUITLESS_MAX) {
+	if (!any_left(peer) || (peer->fruitless > FRUITLESS_MAX && !verbs_has_outside(peer->v))) {
 		verbs_peer_fail(peer, error, rail->reason);
 	}
 }
@@ -349,7 +353,9 @@ static void reopen(struct verbs_rail *rail)
 	struct verbs *v = rail->peer->v;
 	char why[VERBS_REASON / 2];
 
-	rail->reopen_at = v->now + (rail->peer->up ? rail->backoff_ms : HURRY_MS) * CLOCK_NS_PER_MS;
+	bool hurry = !rail->peer->up && !verbs_has_outside(v);
+
+	rail->reopen_at = v->now + (hurry ? HURRY_MS : rail->backoff_ms) * CLOCK_NS_PER_MS;
 	if (verbs_rail_prepare(rail, why, sizeof(why)) < 0) {
 		rail->backoff_ms = MIN(2 * rail->backoff_ms, v->options.reopen_max_ms);
 		return;
@@ -423,12 +429,33 @@ static void tell(struct verbs_rail *rail)
 			      rail->state == VERBS_RAIL_UP ? text : rail->reason);
 }
 
+/* Its queue pairs are gone: the next ones may be made elsewhere. */
+static void apply_move(struct verbs_rail *rail)
+{
+	struct verbs_dev *dev = &rail->peer->v->devs[rail->next.device->index];
+
+	rail->moving = false;
+	if (rail->dev != dev && rail->rx_mr) {
+		rail->dev->api->dereg_mr(rail->rx_mr);
+		rail->rx_mr = NULL;
+	}
+	rail->dev = dev;
+	rail->port = rail->next.port;
+	rail->gid = rail->next.gid;
+	rail->gid_index = rail->next.gid_index;
+	rail->backoff_ms = 0;
+	rail->reopen_at = rail->peer->v->now;
+}
+
 void verbs_rail_work(struct verbs_rail *rail)
 {
 	struct verbs_peer *peer = rail->peer;
 
 	if (rail->state == VERBS_RAIL_DRAINING) {
 		finish_drain(rail);
+	}
+	if (rail->moving && rail->state == VERBS_RAIL_DOWN) {
+		apply_move(rail);
 	}
 	if (verbs_can_talk(peer)) {
 		send_due(rail);

@@ -345,17 +345,24 @@ static void ticket_release(struct verbs_peer *peer, struct verbs_ticket *t)
 	peer->outstanding--;
 }
 
+static struct verbs_ticket *find_ticket(struct verbs_peer *peer, uint32_t ticket)
+{
+	uint32_t index = VERBS_TICKET_INDEX(ticket);
+	struct verbs_ticket *t = index < peer->v->options.tickets ? &peer->tickets[index] : NULL;
+
+	return t && t->rx && t->ticket == ticket ? t : NULL;
+}
+
 /* A write is complete here. A ticket that is not out means that it came before. */
 void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 {
+	struct verbs_ticket *t = find_ticket(peer, ticket);
 	struct verbs *v = peer->v;
-	uint32_t index = VERBS_TICKET_INDEX(ticket);
-	struct verbs_ticket *t = index < v->options.tickets ? &peer->tickets[index] : NULL;
 	struct transport_recv *recv;
 	struct verbs_ticket was;
 	struct verbs_rx *rx;
 
-	if (!t || !t->rx || t->ticket != ticket) {
+	if (!t) {
 		v->stats.strays++;
 		return;
 	}
@@ -385,6 +392,34 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 		list_append(&peer->free_rx, &rx->link);
 		v->handler.recv_done(v->arg, recv);
 	}
+}
+
+void *verbs_outside_begin(struct verbs_peer *peer, uint32_t ticket, uint64_t size)
+{
+	const struct verbs_ticket *t = find_ticket(peer, ticket);
+	const struct transport_recv *recv;
+
+	if (!t || t->size != size || peer->state != VERBS_PEER_OPEN) {
+		return NULL;
+	}
+	recv = t->rx->recv;
+	/* Where the grant was: a grant lies in one piece. */
+	return t->chunk >= 0 ? verbs_chunk_data(peer->v, t->chunk)
+			     : verbs_iov_at(recv->iov, recv->niov, t->offset);
+}
+
+void verbs_outside_done(struct verbs_peer *peer, uint32_t ticket)
+{
+	struct verbs *v = peer->v;
+
+	if (peer->state != VERBS_PEER_OPEN) {
+		return;
+	}
+	verbs_enter(v);
+	peer->progress = v->now;
+	verbs_recv_write(peer, ticket);
+	verbs_peer_dirty(peer);
+	verbs_leave(v);
 }
 
 /**

@@ -30,6 +30,14 @@ static struct cursor iov_seek(const struct iovec *iov, uint32_t niov, uint64_t o
 	return c;
 }
 
+uint8_t *verbs_iov_at(const struct iovec *iov, uint32_t niov, uint64_t offset)
+{
+	struct cursor c = iov_seek(iov, niov, offset);
+
+	assert(c.piece < niov);
+	return (uint8_t *)iov[c.piece].iov_base + c.offset;
+}
+
 void verbs_iov_gather(uint8_t *to, const struct iovec *iov, uint32_t niov, uint64_t offset,
 		      uint64_t size)
 {
@@ -187,10 +195,26 @@ static bool pump_one(struct verbs_peer *peer, struct list *head)
 	return gone;
 }
 
+/* No rail is up: what has not begun goes with the other transport. */
+static void pass_on(struct verbs_peer *peer, struct list *head)
+{
+	struct verbs *v = peer->v;
+	struct list *l;
+
+	while (peer->state == VERBS_PEER_OPEN && !peer->up && (l = list_first(head))) {
+		list_remove(l);
+		v->handler.pass_on(v->arg, peer, container_of(l, struct transport_send, link));
+	}
+}
+
 /* Sends what waits; callbacks may add to it and may free the peer. */
 void verbs_send_pump(struct verbs_peer *peer)
 {
 	verbs_frames_pump(peer);
+	if (!peer->up && verbs_has_outside(peer->v)) {
+		pass_on(peer, &peer->eager);
+		pass_on(peer, &peer->waiting);
+	}
 	if (!peer->up) {
 		return;
 	}

@@ -21,6 +21,11 @@
  * topo/rdma_mem.h), send frames. Every number in a frame is checked; a frame that breaks the rules
  * takes the peer down.
  *
+ * Another transport to the same peer may carry on when no rail is left (handler.pass_on and write):
+ * what has not begun goes there as a whole, what has begun is finished there, frame by frame and
+ * fragment by fragment, under the same numbers and tickets, so nothing is lost and nothing counts
+ * twice. The peer then never fails for want of a rail.
+ *
  * Setting up a rail costs the thread some milliseconds (queue pairs are made and moved). It happens
  * when a peer host is new, never for a job or an operation.
  *
@@ -37,10 +42,12 @@
 #include "util/clock.h"
 
 #define VERBS_REASON 448
-#define VERBS_CONTROL_MAX 4224
+/* Bytes that handler.control() may be given, with the default options; see verbs_control_max(). */
+#define VERBS_CONTROL_MAX 8288
 
-struct verbs;	   /* one per progress thread */
-struct verbs_peer; /* one per peer host */
+struct verbs;	       /* one per progress thread */
+struct verbs_peer;     /* one per peer host */
+struct verbs_fragment; /* of a message, granted by the peer */
 
 enum verbs_rail_state {
 	VERBS_RAIL_NONE,
@@ -65,12 +72,22 @@ struct verbs_handler {
 	void (*rail_event)(void *arg, struct verbs_peer *peer, uint32_t rail,
 			   enum verbs_rail_state state, const char *text);
 	/*
-	 * Carries a few bytes (up to VERBS_CONTROL_MAX, copied) to the peer's verbs_control()
-	 * another way, while no rail is up: in the daemon, the authenticated connection. Must not
-	 * call back. Return: false: not now, it is tried again. NULL: there is no other way, and
-	 * the peer is down when its last rail is.
+	 * Carries a few bytes (up to verbs_control_max(), copied) to the peer's verbs_control()
+	 * another way, while no rail is up: in the daemon, a data connection. Must not call back.
+	 * Return: false: not now, it is tried again. NULL: there is no other way, and the peer is
+	 * down when its last rail is.
 	 */
 	bool (*control)(void *arg, struct verbs_peer *peer, const void *data, size_t size);
+	/*
+	 * Both or none, and with control: another transport takes over while no rail is up.
+	 * pass_on() gets a message that has not begun: its done() is the other one's business, and
+	 * may be called from inside. write() carries a fragment to the peer's verbs_outside_begin()
+	 * and calls verbs_outside_sent() when @data may be reused, not from inside. Return: false:
+	 * not now, it is tried again.
+	 */
+	void (*pass_on)(void *arg, struct verbs_peer *peer, struct transport_send *send);
+	bool (*write)(void *arg, struct verbs_peer *peer, uint32_t ticket, void *data,
+		      uint32_t size, struct verbs_fragment *fragment);
 };
 
 /* 0 means the default everywhere. */
@@ -109,8 +126,9 @@ struct verbs_stats {
 	uint64_t writes_sent, writes_received;
 	uint64_t send_wrs, send_doorbells, recv_wrs, recv_doorbells;
 	uint64_t completions, polls, events, notifies;
-	uint64_t resent_frames, resent_writes; /* after a rail failed */
-	uint64_t strays;		       /* completions and frames that came twice */
+	uint64_t resent_frames, resent_writes;	 /* after a rail failed */
+	uint64_t outside_frames, outside_writes; /* that went by the other transport */
+	uint64_t strays;			 /* completions and frames that came twice */
 	uint64_t rails_failed;
 };
 
@@ -131,9 +149,11 @@ struct verbs_rail_info {
 	uint8_t traffic_class, remote_traffic_class;
 	uint32_t nqps;
 	uint16_t udp_ports[VERBS_QPS_MAX]; /* source ports, where the device derives them so */
-	uint64_t bytes_sent;		   /* in writes */
-	uint64_t bytes_per_second;	   /* that it delivered lately; 0: unknown */
-	char reason[VERBS_REASON];	   /* of the last failure; "" */
+	uint64_t bytes_sent, bytes_received;
+	uint64_t work_requests, completions;
+	uint64_t bytes_per_second; /* that it delivered lately; 0: unknown */
+	uint32_t failures;	   /* how often it was left */
+	char reason[VERBS_REASON]; /* of the last failure; "" */
 };
 
 /* @clock: borrowed. Return: 0, -EINVAL for options out of range, negative errno. */
@@ -184,12 +204,28 @@ int verbs_rail_open(struct verbs_peer *peer, uint32_t rail, const struct verbs_r
  */
 int verbs_rail_connect(struct verbs_peer *peer, uint32_t rail, const struct verbs_blob *remote,
 		       char *why, size_t size);
+/*
+ * From its next life on the rail uses another port or GID of ours; when it is up on the old one it
+ * is left. For addresses that changed, and for devices that came again. Return: 0, -EINVAL and why.
+ */
+int verbs_rail_move(struct verbs_peer *peer, uint32_t rail, const struct verbs_rail_params *params,
+		    char *why, size_t size);
 void verbs_rail_info(const struct verbs_peer *peer, uint32_t rail, struct verbs_rail_info *ret);
 /* Is any rail up? */
 bool verbs_peer_ready(const struct verbs_peer *peer);
 
 /* What the peer's handler.control() was given. */
 void verbs_control(struct verbs_peer *peer, const void *data, size_t size);
+size_t verbs_control_max(const struct verbs *v);
+/*
+ * What the peer's handler.write() was given arrives. Return: where its @size bytes go, valid until
+ * verbs_outside_done() or the end of the peer; NULL: no such ticket is out.
+ */
+void *verbs_outside_begin(struct verbs_peer *peer, uint32_t ticket, uint64_t size);
+/* All of them are there. */
+void verbs_outside_done(struct verbs_peer *peer, uint32_t ticket);
+/* @status: 0, or negative errno: the other transport is lost, and the peer will be. */
+void verbs_outside_sent(struct verbs_peer *peer, struct verbs_fragment *fragment, int status);
 
 /* Queues a message and sends what can be sent now. Never fails: errors come through done. */
 void verbs_send(struct verbs_peer *peer, struct transport_send *send);

@@ -149,8 +149,12 @@ struct verbs_rail {
 	struct list unsure; /* fragments that were under way when it failed */
 	struct list asked;  /* those that the peer was asked about */
 
+	bool moving; /* the next life is on `next` */
+	struct verbs_rail_params next;
+
 	uint64_t inflight; /* bytes in writes */
-	uint64_t bytes_sent;
+	uint64_t bytes_sent, bytes_received, work_requests, completions;
+	uint32_t failures;
 	double rate; /* bytes a nanosecond; 0: unknown */
 	uint64_t rate_bytes, rate_since;
 	int error;
@@ -297,6 +301,12 @@ struct verbs {
 	struct verbs_stats stats;
 };
 
+/* May another transport carry on when no rail is up? */
+static inline bool verbs_has_outside(const struct verbs *v)
+{
+	return v->handler.pass_on != NULL;
+}
+
 /* ---- context.c --------------------------------------------------------------------------- */
 void verbs_enter(struct verbs *v);
 void verbs_leave(struct verbs *v);
@@ -419,6 +429,8 @@ void verbs_send_cancel(struct verbs_peer *peer, int status);
 /* Copies bytes [offset, offset + size) of the pieces. */
 void verbs_iov_gather(uint8_t *to, const struct iovec *iov, uint32_t niov, uint64_t offset,
 		      uint64_t size);
+/* Where byte @offset is. */
+uint8_t *verbs_iov_at(const struct iovec *iov, uint32_t niov, uint64_t offset);
 void verbs_iov_scatter(const struct iovec *iov, uint32_t niov, uint64_t offset, const uint8_t *from,
 		       uint64_t size);
 

@@ -121,7 +121,8 @@ static void watch_loss(struct verbs *v, struct verbs_peer *peer)
 		peer->grant_size = MIN(2 * peer->grant_size, peer->fragment);
 		peer->grant_since = v->now;
 	}
-	if (peer->lost_since == 0 || !overdue(v, peer->lost_since, v->options.recover_ms)) {
+	if (peer->lost_since == 0 || verbs_has_outside(v) ||
+	    !overdue(v, peer->lost_since, v->options.recover_ms)) {
 		return;
 	}
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {

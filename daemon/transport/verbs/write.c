@@ -130,44 +130,48 @@ static bool map(const struct verbs *v, struct verbs_tx *tx, const struct verbs_f
 	return true;
 }
 
-/* Copies the fragment into a chunk. Return: false when there is none now. */
-static bool stage(struct verbs *v, struct verbs_tx *tx, struct verbs_fragment *f,
-		  const struct rdma_device *d, struct ibv_sge *sge)
+/* Copies the fragment into a chunk. Return: NULL when there is none now. */
+static uint8_t *stage(struct verbs *v, struct verbs_fragment *f)
 {
-	struct transport_send *send = tx->send;
+	struct transport_send *send = f->tx->send;
 	uint8_t *data;
 
 	f->chunk = verbs_chunk_get(v, false);
 	if (f->chunk < 0) {
-		return false;
+		return NULL;
 	}
 	data = verbs_chunk_data(v, f->chunk);
 	verbs_iov_gather(data, send->iov, send->niov, f->grant.offset, f->grant.size);
-	*sge = (struct ibv_sge){(uintptr_t)data, f->grant.size, v->buffers->mr[d->index]->lkey};
 	v->stats.bytes_copied += f->grant.size;
 	if (send->account) {
 		counter_add(&send->account->bytes_copied, f->grant.size);
 	}
-	return true;
+	return data;
 }
 
 static bool post(struct verbs_qp *qp, struct verbs_fragment *f)
 {
 	struct verbs_rail *rail = qp->rail;
+	const struct rdma_device *d = rail->dev->device;
 	struct verbs *v = rail->peer->v;
 	struct ibv_sge sges[VERBS_SGE];
 	struct ibv_send_wr *wr;
 	int n = 1;
 
-	if (!map(v, f->tx, f, rail->dev->device, sges, &n)) {
+	if (!map(v, f->tx, f, d, sges, &n)) {
+		uint8_t *data;
+
 		if (f->grant.size > v->options.fragment) {
 			/* A rail that came later, on a device that does not know the memory. */
 			f->grant.rails &= ~(1u << rail->index);
 			return false;
 		}
-		if (!stage(v, f->tx, f, rail->dev->device, sges)) {
+		data = stage(v, f);
+		if (!data) {
 			return false;
 		}
+		*sges = (struct ibv_sge){(uintptr_t)data, f->grant.size,
+					 v->buffers->mr[d->index]->lkey};
 	}
 	wr = verbs_qp_push(qp, VERBS_ENTRY_WRITE, f, true);
 	memcpy(wr->sg_list, sges, (size_t)n * sizeof(*sges));
@@ -205,27 +209,57 @@ static bool possible(const struct verbs_peer *peer, const struct verbs_fragment 
 	return false;
 }
 
+/* Hands it to the other transport. Return: false: not now. */
+static bool post_outside(struct verbs_peer *peer, struct verbs_fragment *f)
+{
+	struct transport_send *send = f->tx->send;
+	struct verbs *v = peer->v;
+	uint8_t *data;
+
+	/* What is too long for a chunk is of one piece: see verbs_tx.large. */
+	data = send->niov == 1 ? (uint8_t *)send->iov[0].iov_base + f->grant.offset : stage(v, f);
+	if (!data) {
+		return false;
+	}
+	if (!v->handler.write(v->arg, peer, f->grant.ticket, data, f->grant.size, f)) {
+		verbs_fragment_unstage(peer, f);
+		return false;
+	}
+	v->stats.outside_writes++;
+	return true;
+}
+
+/* Posts a fragment on whatever can carry it. Return: false: not now, or never. */
+static bool post_any(struct verbs_peer *peer, struct verbs_fragment *f)
+{
+	struct verbs_qp *qp = pick(peer, f);
+	bool outside = verbs_has_outside(peer->v) && !(peer->up & f->grant.rails);
+
+	if (!qp && !outside) {
+		if (peer->up && !possible(peer, f)) {
+			verbs_peer_fail(peer, -ENETDOWN,
+					"the rails that a message was begun on are down");
+		}
+		return false;
+	}
+	if (qp ? post(qp, f) : post_outside(peer, f)) {
+		return true;
+	}
+	/* Chunks come free with completions of any peer. */
+	verbs_peer_dirty(peer);
+	return false;
+}
+
 void verbs_write_pump(struct verbs_peer *peer)
 {
 	struct list *l;
 
-	while (peer->up && (l = list_first(&peer->active))) {
+	while ((peer->up || verbs_has_outside(peer->v)) && (l = list_first(&peer->active))) {
 		struct verbs_tx *tx = container_of(l, struct verbs_tx, link);
 		struct verbs_fragment *f =
 			container_of(list_first(&tx->unposted), struct verbs_fragment, link);
-		struct verbs_qp *qp = pick(peer, f);
 
-		if (!qp && !possible(peer, f)) {
-			verbs_peer_fail(peer, -ENETDOWN,
-					"the rails that a message was begun on are down");
-			return;
-		}
-		if (!qp) {
-			return;
-		}
-		if (!post(qp, f)) {
-			/* Chunks come free with completions of any peer. */
-			verbs_peer_dirty(peer);
+		if (!post_any(peer, f)) {
 			return;
 		}
 		peer->backlog -= f->grant.size;
@@ -286,4 +320,19 @@ void verbs_write_done(struct verbs_rail *rail, struct verbs_fragment *f)
 	rail->inflight -= f->grant.size;
 	measure(rail, f->grant.size);
 	verbs_fragment_acked(rail->peer, f);
+}
+
+/* The other transport has taken the bytes. */
+void verbs_outside_sent(struct verbs_peer *peer, struct verbs_fragment *fragment, int status)
+{
+	struct verbs *v = peer->v;
+
+	if (status < 0 || peer->state != VERBS_PEER_OPEN) {
+		return; /* the end of the peer takes care of it */
+	}
+	verbs_enter(v);
+	peer->progress = v->now;
+	verbs_fragment_acked(peer, fragment);
+	verbs_peer_dirty(peer);
+	verbs_leave(v);
 }

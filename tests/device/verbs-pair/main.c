@@ -132,8 +132,8 @@ static void on_sent(struct transport_send *send, int status)
 	s->busy = false;
 }
 
-static const struct verbs_handler handler = {on_begin, on_fragment, on_done,
-					     on_down,  on_rail,	    pair_control};
+static const struct verbs_handler handler = {on_begin, on_fragment,  on_done, on_down,
+					     on_rail,  pair_control, NULL,    NULL};
 
 static void must_be_up(const struct pair *p)
 {

@@ -160,10 +160,10 @@ static void deliver_control(struct vnet *n)
 	}
 }
 
-static const struct verbs_handler handler = {on_begin, on_fragment, on_done,
-					     on_down,  on_rail,	    NULL},
-				  handler_outside = {on_begin, on_fragment, on_done,
-						     on_down,  on_rail,	    on_control};
+static const struct verbs_handler handler = {on_begin, on_fragment, on_done, on_down,
+					     on_rail,  NULL,	    NULL,    NULL},
+				  handler_outside = {on_begin, on_fragment, on_done, on_down,
+						     on_rail,  on_control,  NULL,    NULL};
 
 static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *options)
 {
