@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Links and paths as JSON: implementation
+ *
+ * Thread: control      Owns: nothing      Locks: none
+ */
+#include "control/links_json.h"
+
+#include <string.h>
+
+#include "control/json.h"
+#include "proto/base.h"
+#include "topo/link_facts.h"
+
+#define NOT_LOOKED_AT "transport = tcp: nobody looks for RDMA devices"
+#define NONE_USABLE "no port of any device is usable; see rocectl links"
+
+/* Nothing is null. */
+static void put_text(struct json *j, const char *key, const char *value)
+{
+	if (value && value[0] != '\0') {
+		json_string(j, key, value);
+	} else {
+		json_null(j, key);
+	}
+}
+
+static void put_known(struct json *j, const char *key, uint64_t value)
+{
+	if (value > 0) {
+		json_uint(j, key, value);
+	} else {
+		json_null(j, key);
+	}
+}
+
+static void put_head(struct json *j, const char *host, const struct config *config)
+{
+	static const char *const transports[] = {
+		[CONFIG_TRANSPORT_AUTO] = "auto",
+		[CONFIG_TRANSPORT_RDMA] = "rdma",
+		[CONFIG_TRANSPORT_TCP] = "tcp",
+	};
+
+	json_string(j, "host", host);
+	json_string(j, "transport", transports[config->transport]);
+	put_text(j, "require", config->require == CONFIG_REQUIRE_RDMA ? "rdma" : NULL);
+}
+
+/* ---- links -------------------------------------------------------------------------------- */
+
+static void put_gid(struct json *j, const struct rdma_device *d, const struct rdma_gid *g)
+{
+	json_open(j, NULL);
+	json_uint(j, "index", g->index);
+	json_string(j, "gid", g->text);
+	json_string(j, "type", g->v2 ? "v2" : "other");
+	put_text(j, "interface", g->interface);
+	put_known(j, "interface_mtu", link_interface_mtu(d, g->interface));
+	put_known(j, "vlan", g->vlan);
+	json_bool(j, "usable", !g->reason);
+	put_text(j, "reason", g->reason);
+	json_close(j);
+}
+
+static void put_counters(struct json *j, const struct rdma_port *port)
+{
+	uint64_t sums[LINK_KIND_COUNT_] = {0};
+	bool known[LINK_KIND_COUNT_] = {false};
+
+	json_open(j, "counters");
+	for (size_t i = 0; i < link_counter_nrows; i++) {
+		const struct link_counter_row *row = &link_counter_rows[i];
+		uint64_t value;
+
+		if (link_counter_read(port, row, &value) == 0) {
+			json_uint(j, row->name, value);
+			sums[row->kind] += value;
+			known[row->kind] = true;
+		}
+	}
+	json_close(j);
+	json_open(j, "network");
+	for (size_t i = 0; i < LINK_KIND_COUNT_; i++) {
+		if (known[i]) {
+			json_uint(j, link_counter_kind_name(i), sums[i]);
+		} else {
+			json_null(j, link_counter_kind_name(i));
+		}
+	}
+	json_close(j);
+}
+
+static void put_port(struct json *j, const struct rdma_port *port)
+{
+	struct link_port facts;
+
+	link_port_read(port, &facts);
+	json_open(j, NULL);
+	json_uint(j, "number", port->number);
+	json_bool(j, "usable", port->usable);
+	put_text(j, "reason", port->usable ? NULL : port->reason);
+	put_text(j, "state", facts.state);
+	put_text(j, "physical", facts.physical);
+	put_text(j, "layer", facts.layer);
+	put_text(j, "rate", facts.rate);
+	put_known(j, "mbps", port->mbps);
+	put_known(j, "mtu", port->mtu);
+	json_open_array(j, "gids");
+	for (uint32_t i = 0; i < port->ngids; i++) {
+		put_gid(j, port->device, &port->gids[i]);
+	}
+	json_close_array(j);
+	put_counters(j, port);
+	json_close(j);
+}
+
+static bool device_used(const struct rdma_device *d)
+{
+	bool used = false;
+
+	for (uint32_t i = 0; i < d->nports; i++) {
+		used = used || d->ports[i].usable;
+	}
+	return used && !d->gone;
+}
+
+static void put_device(struct json *j, const struct rdma_device *d)
+{
+	struct link_device facts;
+
+	link_device_read(d, &facts);
+	json_open(j, NULL);
+	json_string(j, "name", d->name);
+	json_bool(j, "used", device_used(d));
+	put_text(j, "reason", d->reason);
+	json_bool(j, "removed", d->gone);
+	json_bool(j, "software", d->software);
+	put_text(j, "driver", facts.driver);
+	put_text(j, "firmware", facts.firmware);
+	put_text(j, "pci", d->pci);
+	put_text(j, "pci_path", facts.pci_path);
+	if (d->numa >= 0) {
+		json_uint(j, "numa", (uint64_t)d->numa);
+	} else {
+		json_null(j, "numa");
+	}
+	json_open_array(j, "ports");
+	for (uint32_t i = 0; i < d->nports; i++) {
+		put_port(j, &d->ports[i]);
+	}
+	json_close_array(j);
+	json_close(j);
+}
+
+/* See links_json.h. */
+int links_json(const char *host, const struct config *config, const struct rdma *devices,
+	       char **ret)
+{
+	struct json j;
+	int r;
+
+	json_init(&j);
+	json_open(&j, NULL);
+	put_head(&j, host, config);
+	put_text(&j, "reason",
+		 !devices	       ? NOT_LOOKED_AT
+		 : devices->count == 0 ? devices->reason
+				       : NULL);
+	json_open_array(&j, "devices");
+	for (uint32_t i = 0; devices && i < devices->count; i++) {
+		put_device(&j, devices->devices[i]);
+	}
+	json_close_array(&j);
+	json_close(&j);
+	r = json_finish(&j, ret);
+	json_deinit(&j);
+	return r;
+}
+
+/* ---- paths -------------------------------------------------------------------------------- */
+
+static const char *rail_state_text(enum verbs_rail_state state)
+{
+	static const char *const texts[VERBS_RAIL_STATE_COUNT_] = {
+		[VERBS_RAIL_NONE] = "none",	    [VERBS_RAIL_INIT] = "connecting",
+		[VERBS_RAIL_PROBING] = "probing",   [VERBS_RAIL_UP] = "up",
+		[VERBS_RAIL_DRAINING] = "draining", [VERBS_RAIL_DOWN] = "down",
+		[VERBS_RAIL_OPENING] = "opening",
+	};
+
+	return (size_t)state < ARRAY_SIZE(texts) ? texts[state] : "unknown";
+}
+
+static void put_rail(struct json *j, const struct rails_path *p)
+{
+	if (p->rail >= 0) {
+		json_uint(j, "rail", (uint64_t)p->rail);
+	} else {
+		json_null(j, "rail");
+	}
+	put_text(j, "device", p->device);
+	put_known(j, "port", p->port);
+	put_text(j, "interface", p->interface);
+	put_text(j, "gid", p->gid);
+	json_uint(j, "gid_index", p->gid_index);
+	put_known(j, "mbps", p->mbps);
+	put_text(j, "remote_device", p->remote_device);
+	put_known(j, "remote_port", p->remote_port);
+	put_text(j, "remote_gid", p->remote_gid);
+	put_known(j, "mtu", p->mtu);
+	put_known(j, "local_mtu", p->local_mtu);
+	put_known(j, "remote_mtu", p->remote_mtu);
+	json_uint(j, "traffic_class", p->traffic_class);
+	json_uint(j, "remote_traffic_class", p->remote_traffic_class);
+	json_uint(j, "qps", p->nqps);
+	json_open_array(j, "udp_ports");
+	for (uint32_t i = 0; i < MIN(p->nqps, VERBS_QPS_MAX); i++) {
+		json_uint(j, NULL, p->udp_ports[i]);
+	}
+	json_close_array(j);
+	json_uint(j, "work_requests", p->work_requests);
+	json_uint(j, "completions", p->completions);
+	put_known(j, "bytes_per_second", p->bytes_per_second);
+	json_uint(j, "failures", p->failures);
+	put_text(j, "error", p->error);
+}
+
+static void put_path(struct json *j, const struct rails_path *p)
+{
+	json_open(j, NULL);
+	json_string(j, "kind", p->tcp ? "tcp" : "rdma");
+	json_bool(j, "chosen", p->chosen);
+	json_string(j, "reason", p->reason);
+	if (p->tcp) {
+		json_string(j, "state", "up");
+		put_text(j, "address", p->address);
+	} else {
+		json_string(j, "state", rail_state_text(p->state));
+		put_rail(j, p);
+	}
+	json_uint(j, "bytes_sent", p->bytes_sent);
+	json_uint(j, "bytes_received", p->bytes_received);
+	json_close(j);
+}
+
+/* Paths of the peer of the first one. @ret_transport: NULL: nothing is in use. Return: how many. */
+static size_t peer_paths(const struct rails_path *paths, size_t n, const char **ret_transport)
+{
+	size_t i = 0;
+
+	*ret_transport = NULL;
+	while (i < n && memcmp(paths[i].host_id, paths[0].host_id, PEER_HOST_ID) == 0) {
+		if (paths[i].chosen) {
+			*ret_transport = paths[i].tcp ? "tcp" : "rdma";
+		}
+		i++;
+	}
+	return i;
+}
+
+static void put_peers(struct json *j, const struct rails_path *paths, size_t n)
+{
+	json_open_array(j, "peers");
+	while (n > 0) {
+		const char *transport;
+		size_t count = peer_paths(paths, n, &transport);
+
+		json_open(j, NULL);
+		json_string(j, "host", paths[0].peer);
+		json_hex(j, "host_id", paths[0].host_id, PEER_HOST_ID);
+		put_text(j, "transport", transport);
+		json_open_array(j, "paths");
+		for (size_t i = 0; i < count; i++) {
+			put_path(j, &paths[i]);
+		}
+		json_close_array(j);
+		json_close(j);
+		paths += count;
+		n -= count;
+	}
+	json_close_array(j);
+}
+
+static const char *no_device(const struct rdma *devices)
+{
+	if (!devices) {
+		return NOT_LOOKED_AT;
+	}
+	if (devices->count == 0) {
+		return devices->reason;
+	}
+	for (uint32_t i = 0; i < devices->count; i++) {
+		if (device_used(devices->devices[i])) {
+			return NULL;
+		}
+	}
+	return NONE_USABLE;
+}
+
+/* See links_json.h. */
+int paths_json(const char *host, const struct config *config, const struct rdma *devices,
+	       const struct rails_path *paths, size_t n, char **ret)
+{
+	struct json j;
+	int r;
+
+	json_init(&j);
+	json_open(&j, NULL);
+	put_head(&j, host, config);
+	put_text(&j, "reason", no_device(devices));
+	put_peers(&j, paths, n);
+	json_close(&j);
+	r = json_finish(&j, ret);
+	json_deinit(&j);
+	return r;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/* clang-format off: a table */
+/*
+ * Links and paths as JSON: what rocectl links and rocectl paths show
+ *
+ * links:
+ *  host, transport, require   name; as configured
+ *  reason         why there are no devices at all; null
+ *  devices[]      name, used (some port is usable), reason (null), removed, software, driver,
+ *                 firmware, pci, pci_path, numa (null: unknown)
+ *   ports[]       number, usable, reason (null), state, physical, link_layer, rate, mbps, mtu
+ *    gids[]       index, gid, type (v2, other), interface, interface_mtu, vlan (null), usable,
+ *                 reason (null)
+ *    counters     {name: value}: those that the driver has, under its names
+ *    network      out_of_sequence, retransmits, timeouts, receiver_not_ready, cnp_sent,
+ *                 cnp_handled, ecn_marked, paused, discards, errors, link_downed: sums of the
+ *                 counters that say so; null where the driver has none
+ * paths:
+ *  host, transport, require
+ *  reason         why no device of this host can be used; null
+ *  peers[]        host, host_id, transport (what new messages take now: rdma, tcp; null: nothing)
+ *   paths[]       kind (rdma, tcp), chosen, state, reason, and of tcp: address; of rdma: rail
+ * (null: none), device, port, interface, gid, gid_index, mbps, remote_device, remote_port,
+ *                 remote_gid, mtu, local_mtu, remote_mtu, traffic_class, remote_traffic_class, qps,
+ *                 udp_ports, bytes_sent, bytes_received, work_requests, completions,
+ *                 bytes_per_second, failures, error (null)
+ *
+ * Members are appended, never renamed. What is not known is null, not 0.
+ *
+ * Thread: control      Owns: nothing      Locks: none      See: rocectl(1)
+ */
+/* clang-format on */
+#ifndef ROCECOMM_CONTROL_LINKS_JSON_H
+#define ROCECOMM_CONTROL_LINKS_JSON_H
+
+#include <stddef.h>
+
+#include "config/config.h"
+#include "job/rails.h"
+#include "topo/rdma.h"
+
+/* @devices: NULL: nobody looks. Return: 0 and the text (to be freed), -ENOMEM. */
+int links_json(const char *host, const struct config *config, const struct rdma *devices,
+	       char **ret);
+/* @paths: those of one peer stand together. @devices: as above. */
+int paths_json(const char *host, const struct config *config, const struct rdma *devices,
+	       const struct rails_path *paths, size_t n, char **ret);
+
+#endif
