@@ -28,10 +28,12 @@
 #define LIMIT_COMM_RANKS 131072 /* ranks of one communicator */
 #define LIMIT_COMM_HOSTS 16384	/* hosts of one communicator */
 #define LIMIT_LOCAL_RANKS 64	/* ranks of one communicator on one host */
-#define LIMIT_SESSION_BUFFERS 65535 /* buffer ids of one session: 1 .. this */
-#define LIMIT_SESSION_COMMS 4096    /* communicator handles of one session: 1 .. this */
-#define LIMIT_UNIQUE_ID 256	    /* bytes of a unique id */
-#define LIMIT_NAME 64		    /* bytes of a host, job or client name, with the final 0 */
-#define LIMIT_ERROR_TEXT 1024	    /* bytes of an error sentence, with the final 0 */
+#define LIMIT_SESSION_BUFFERS 65535    /* buffer ids of one session: 1 .. this */
+#define LIMIT_SESSION_COMMS 4096       /* communicator handles of one session: 1 .. this */
+#define LIMIT_SESSION_GPU_ALLOCS 65535 /* GPU allocation ids of one session: 1 .. this */
+#define LIMIT_GPU_PIECES 16384	       /* pieces of one GPU buffer */
+#define LIMIT_UNIQUE_ID 256	       /* bytes of a unique id */
+#define LIMIT_NAME 64		       /* bytes of a host, job or client name, with the final 0 */
+#define LIMIT_ERROR_TEXT 1024	       /* bytes of an error sentence, with the final 0 */
 
 #endif

@@ -38,12 +38,34 @@ int shm_check(const void *base, size_t size)
 	    h->cell_off != SHM_CELL_OFF || h->cell_count != LIMIT_TICKETS) {
 		return -EPROTO;
 	}
+	if ((h->gate_off != 0 || h->gate_count != 0) &&
+	    (h->gate_off != SHM_GATE_OFF || h->gate_count != LIMIT_TICKETS)) {
+		return -EPROTO;
+	}
 	return 0;
 }
 
 struct shm_cell *shm_cells(void *base)
 {
 	return (struct shm_cell *)((char *)base + SHM_CELL_OFF);
+}
+
+void shm_format_gates(void *base)
+{
+	struct shm_header *h = base;
+
+	h->gate_off = SHM_GATE_OFF;
+	h->gate_count = LIMIT_TICKETS;
+}
+
+_Atomic uint32_t *shm_gates(void *base, size_t size)
+{
+	const struct shm_header *h = base;
+
+	if (size < SHM_FULL_SIZE || h->gate_off != SHM_GATE_OFF || h->gate_count != LIMIT_TICKETS) {
+		return NULL;
+	}
+	return (_Atomic uint32_t *)((char *)base + SHM_GATE_OFF);
 }
 
 void ring_producer_init(struct ring_producer *p, void *base)

@@ -21,6 +21,7 @@
 #define ROCECOMM_PROTO_RING_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/shm_layout.h"
@@ -46,6 +47,10 @@ void shm_format(void *base);
 /* Checks a page that somebody else formatted. @size: of the mapping. Return: 0 or -EPROTO. */
 int shm_check(const void *base, size_t size);
 struct shm_cell *shm_cells(void *base);
+/* Announces the gates behind a page that shm_format() filled. @base: SHM_FULL_SIZE bytes. */
+void shm_format_gates(void *base);
+/* @size: of the mapping. Return: [LIMIT_TICKETS], or NULL when the page has none. */
+_Atomic uint32_t *shm_gates(void *base, size_t size);
 
 void ring_producer_init(struct ring_producer *p, void *base);
 /* Copies one descriptor into the ring without publishing it. Return: 0 or RING_E_FULL. */

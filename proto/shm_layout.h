@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Shared-memory layout of a session: header, submission ring, completion cells
+ * Shared-memory layout of a session: header, submission ring, completion cells, gates
  *
  * One memfd a session, created and sealed (shrink, grow, seal) by the daemon and mapped by both
  * sides. The client writes descriptors into the ring and reads completion cells; the daemon does
@@ -36,13 +36,15 @@ enum shm_daemon_state {
 struct shm_header {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t size;	     /* of the whole mapping, bytes */
+	uint32_t size;	     /* bytes, without the gates */
 	uint32_t ring_off;   /* first descriptor */
 	uint32_t ring_slots; /* power of two */
 	uint32_t slot_size;  /* sizeof(struct shm_desc) of the daemon */
 	uint32_t cell_off;   /* first completion cell */
 	uint32_t cell_count;
-	uint32_t reserved0[7];
+	uint32_t gate_off;   /* first gate; outside `size` (see gates) */
+	uint32_t gate_count; /* 0: the daemon has none */
+	uint32_t reserved0[5];
 
 	/* line 1, writer: daemon */
 	_Atomic uint32_t completions;  /* futex word: +1 for every batch of completions */
@@ -71,6 +73,11 @@ struct shm_header {
 enum shm_desc_flags {
 	SHM_DESC_BATCH =
 		1u << 0, /* more of the same batch follow (a hint: no wake-up needed yet) */
+	/*
+	 * The operation is posted, and counts as such, only when gate number `ticket` is equal to
+	 * `generation`: a GPU stream writes it there. Only in a page that has gates.
+	 */
+	SHM_DESC_GATED = 1u << 1,
 };
 
 /*
@@ -133,5 +140,15 @@ static_assert(offsetof(struct shm_desc, scalar) == 72, "fixed");
 #define SHM_CELL_OFF (SHM_RING_OFF + LIMIT_RING_SLOTS * (uint32_t)sizeof(struct shm_desc))
 #define SHM_SIZE (SHM_CELL_OFF + LIMIT_TICKETS * (uint32_t)sizeof(struct shm_cell))
 static_assert(SHM_SIZE % 4096 == 0, "whole pages");
+
+/*
+ * Gates: one u32 a ticket, behind the rest, in files of SHM_FULL_SIZE bytes. Writer: the client, or
+ * rather a stream of its GPU, which thereby says that all its earlier work is done. The daemon
+ * reads (acquire) those that it waits for, and nothing rings a bell for it. The other direction
+ * needs no word of its own: a stream waits for the cell's `generation`.
+ */
+#define SHM_GATE_OFF SHM_SIZE
+#define SHM_FULL_SIZE (SHM_GATE_OFF + LIMIT_TICKETS * (uint32_t)sizeof(uint32_t))
+static_assert(SHM_FULL_SIZE % 4096 == 0, "whole pages");
 
 #endif

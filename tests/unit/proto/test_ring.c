@@ -79,6 +79,26 @@ Test(ring, page_check)
 	cr_assert_eq(atomic_load(&h->sleeping), 1u);
 }
 
+Test(ring, gates)
+{
+	cleanup_free void *page = aligned_alloc(4096, SHM_FULL_SIZE);
+	_Atomic uint32_t *gates;
+
+	memset(page, 0, SHM_FULL_SIZE);
+	shm_format(page);
+	cr_assert_null(shm_gates(page, SHM_FULL_SIZE), "an older daemon has none");
+	shm_format_gates(page);
+	cr_assert_eq(shm_check(page, SHM_FULL_SIZE), 0);
+	cr_assert_eq(shm_check(page, SHM_SIZE), 0, "for those who do not map them");
+	cr_assert_null(shm_gates(page, SHM_SIZE));
+	gates = shm_gates(page, SHM_FULL_SIZE);
+	cr_assert_eq((char *)gates - (char *)page, SHM_GATE_OFF);
+	cr_assert_eq((char *)&gates[LIMIT_TICKETS] - (char *)page, SHM_FULL_SIZE);
+	((struct shm_header *)page)->gate_off = SHM_CELL_OFF;
+	cr_assert_eq(shm_check(page, SHM_FULL_SIZE), -EPROTO);
+	cr_assert_null(shm_gates(page, SHM_FULL_SIZE));
+}
+
 Test(ring, full_and_empty)
 {
 	cleanup_free void *page = page_new();
