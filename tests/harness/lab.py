@@ -54,19 +54,23 @@ def extra_settings():
 
 
 class Host:
-    """One network and UTS namespace."""
+    """One network and UTS namespace, and the CPUs that its processes may run on (None: all)."""
 
     def __init__(self, lab, number):
         self.lab = lab
         self.name = "host" + "ABCDEFGH"[number]
         self.address = f"10.47.0.{number + 1}"
+        self.cpus = lab.cpus[number] if lab.cpus else None
         up = os.path.join(lab.dir, self.name + ".up")
-        self.holder = lab.spawn(["unshare", "-n", "-u", "--", "sh", "-c",
+        self.holder = lab.spawn([*self._on_cpus(), "unshare", "-n", "-u", "--", "sh", "-c",
                                  f"hostname {self.name} && touch {up} && exec sleep 7200"])
         wait_for(f"namespaces of {self.name} (needs CAP_SYS_ADMIN)", lambda: os.path.exists(up))
 
+    def _on_cpus(self):
+        return ["taskset", "-c", ",".join(map(str, self.cpus))] if self.cpus else []
+
     def prefix(self):
-        return ["nsenter", "-t", str(self.holder.pid), "-n", "-u", "--"]
+        return [*self._on_cpus(), "nsenter", "-t", str(self.holder.pid), "-n", "-u", "--"]
 
     def run(self, *command, check=True, timeout=60):
         """Runs a command to its end inside the host."""
@@ -276,9 +280,11 @@ class Job:
 class Lab:
     """Use as a context manager: `with Lab(build, 2) as lab`."""
 
-    def __init__(self, build, hosts=1, mtu=1500, slow=1.0):
+    def __init__(self, build, hosts=1, mtu=1500, slow=1.0, cpus=None):
+        """cpus: for each host a list of CPUs, its own; all hosts have all by default."""
         self.build = build
         self.slow = slow  # factor for time-outs: sanitizers
+        self.cpus = cpus
         self.processes = []
         self.dir = tempfile.mkdtemp(prefix="rocecomm-lab-")
         self.key = os.path.join(self.dir, "cluster.key")

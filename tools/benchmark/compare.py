@@ -49,6 +49,9 @@ what is fair
   Beside a trainer: every rank computes the same number of matrix products (the same machine code in
   one shared library), posts an allreduce without waiting, and so on; it waits for all at the end.
   Open MPI is polled once after each product, as it gets on with its operations only in calls.
+  CPUs: each host has half of the machine's for itself, whatever runs on it, as hosts have; with
+  --cpus=shared every process of both hosts may run on all, and which of them meet on one changes
+  from run to run.
   Communicator: roce_comm_init over daemons that are connected; MPI_Comm_split and MPI_Comm_free;
   new_group and destroy_process_group.
 
@@ -89,6 +92,8 @@ def arguments():
     parser.add_argument("--rounds", type=int, metavar="N", help="default 5")
     parser.add_argument("--congestion", choices=("both", "system", OURS),
                         help="congestion control of everything; default both")
+    parser.add_argument("--cpus", choices=("own", "shared"), default="own",
+                        help="whether each host has CPUs of its own; default own")
     parser.add_argument("--no-plot", action="store_true", help="without the sizes for the plot")
     parser.add_argument("--out", metavar="DIR", default=os.path.join(TOP, "build/bench"),
                         help="where the files go; default build/bench")
@@ -119,6 +124,15 @@ def arguments():
 
 def say(text):
     print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def shares(cpus):
+    """The CPUs of each host, neighbours together; None where they are shared or too few."""
+    have = sorted(os.sched_getaffinity(0))
+    each = len(have) // rows.HOSTS
+    if cpus == "shared" or each == 0:
+        return None
+    return [have[i * each:(i + 1) * each] for i in range(rows.HOSTS)]
 
 
 def reap(lab):
@@ -161,7 +175,7 @@ class Comparison:
         self.begin = time.monotonic()
         self.data = {"machine": machine.describe(TOP, options.build, options.gloo_python,
                                                  options.systems),
-                     "rounds": options.rounds, "limits": {}, "problems": [], "results": []}
+                     "rounds": options.rounds, "cpus": options.cpus, "limits": {}, "problems": [], "results": []}
         os.makedirs(options.out, exist_ok=True)
 
     def problem(self, text):
@@ -182,7 +196,7 @@ class Comparison:
     def run_pass(self, wanted):
         """Everything under one congestion control, unless that is done already."""
         options = self.options
-        with Lab(options.build, rows.HOSTS, mtu=9000) as lab:
+        with Lab(options.build, rows.HOSTS, mtu=9000, cpus=shares(options.cpus)) as lab:
             try:
                 congestion = limits.congestion_of(lab.hosts[0])
                 if wanted != "system":

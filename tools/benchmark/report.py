@@ -6,6 +6,7 @@ import statistics
 import rows
 
 OURS = "cubic"
+CPUS = {"own": "half of the cores each", "shared": "all cores for both"}
 NAMES = {"rocecomm": "rocecomm", "openmpi": "Open MPI", "gloo": "Gloo"}
 
 
@@ -128,7 +129,8 @@ def markdown(data):
     m = data["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
     lines = [f"{m['cpu']}, {m['cores']} cores, {m['memory_GiB']} GiB, Linux {m['kernel']} "
-             f"({m['virtual']}); two network namespaces, veth, MTU 9000. {m['date']}, load before "
+             f"({m['virtual']}); two network namespaces, veth, MTU 9000, "
+             f"{CPUS[data.get('cpus', 'shared')]}. {m['date']}, load before "
              f"{m['load']:g}. {versions}. {data['rounds']} rounds in turn; medians of the rounds' "
              "medians; all results verified.", ""]
     for title, congestion, variant in sections(data):
