@@ -44,7 +44,19 @@ void handle_deregister(struct session *s, uint64_t serial, const void *msg, stru
 /* All buffers of a session that is over and whose ranks have left are given back. */
 void handle_mem_teardown(struct session *s);
 
-/* handle_admin.c */
+/* handle_admin.c: rocectl's */
+#define REQUESTS_MAX 4 /* of one client at a time */
+
+/* A request that is answered later; embedded in what its handler needs. */
+struct session_request {
+	struct list link;	 /* session.requests */
+	struct session *session; /* NULL: gone, nobody waits for the answer */
+	uint64_t serial;
+};
+/* Zeroed, of @size bytes. Return: NULL: refused, and answered. */
+void *session_request_new(struct session *s, uint64_t serial, size_t size);
+void session_request_over(struct session_request *rq);
+
 void handle_status(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 void handle_config(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 /* Open requests of a session that is over are dropped. */

@@ -18,36 +18,83 @@
 #include "rocecomm.pb-c.h"
 
 #define SURVEYS_MAX 64 /* a request; the other communicators show this host's ranks only */
-#define REQUESTS_MAX 4 /* of one client at a time */
 
 struct status_request {
-	struct list link;	 /* session.requests */
-	struct session *session; /* NULL: gone */
-	uint64_t serial;
+	struct session_request base; /* first */
 	bool all;
 	uint32_t pending; /* surveys under way, and one while they are started */
 	uint32_t n;
 	struct status_survey surveys[SURVEYS_MAX];
 };
 
+/* ---- requests ----------------------------------------------------------------------------- */
+
+static unsigned int requests_open(const struct session *s)
+{
+	unsigned int n = 0;
+
+	list_for_each (at, &s->requests) {
+		n++;
+	}
+	return n;
+}
+
+void *session_request_new(struct session *s, uint64_t serial, size_t size)
+{
+	struct session_request *rq;
+
+	if (requests_open(s) >= REQUESTS_MAX) {
+		session_refuse(s, serial, STATUS_QUOTA,
+			       "%d requests of this client are under way already", REQUESTS_MAX);
+		return NULL;
+	}
+	rq = calloc(1, size);
+	if (!rq) {
+		session_refuse(s, serial, STATUS_NO_MEMORY, "the daemon has no memory");
+		return NULL;
+	}
+	rq->session = s;
+	rq->serial = serial;
+	list_append(&s->requests, &rq->link);
+	return rq;
+}
+
+void session_request_over(struct session_request *rq)
+{
+	list_remove(&rq->link);
+	free(rq);
+}
+
+void handle_admin_teardown(struct session *s)
+{
+	while (!list_empty(&s->requests)) {
+		struct session_request *rq =
+			container_of(list_first(&s->requests), struct session_request, link);
+
+		rq->session = NULL;
+		list_remove(&rq->link);
+	}
+}
+
+/* ---- status ------------------------------------------------------------------------------- */
+
 static void status_over(struct status_request *rq)
 {
 	Rocecomm__StatusReply reply = ROCECOMM__STATUS_REPLY__INIT;
-	struct session *s = rq->session;
+	struct session *s = rq->base.session;
 	char *text = NULL;
 
 	if (s && status_json(s, rq->all, rq->surveys, rq->n, &text) < 0) {
-		session_refuse(s, rq->serial, STATUS_NO_MEMORY, "the daemon has no memory");
+		session_refuse(s, rq->base.serial, STATUS_NO_MEMORY, "the daemon has no memory");
 	} else if (s) {
 		reply.json = text;
-		session_send(s, MSG_STATUS_REPLY, rq->serial, &reply, NULL, 0);
+		session_send(s, MSG_STATUS_REPLY, rq->base.serial, &reply, NULL, 0);
 	}
 	free(text);
 	for (uint32_t i = 0; i < rq->n; i++) {
 		free(rq->surveys[i].ranks);
 	}
-	list_remove(&rq->link);
-	free(rq);
+	session_request_over(&rq->base);
 }
 
 static void status_surveyed(void *arg, struct survey *survey)
@@ -63,16 +110,6 @@ static void status_surveyed(void *arg, struct survey *survey)
 	}
 }
 
-static unsigned int status_open(const struct session *s)
-{
-	unsigned int n = 0;
-
-	list_for_each (at, &s->requests) {
-		n++;
-	}
-	return n;
-}
-
 /* See handle.h. */
 void handle_status(struct session *s, uint64_t serial, const void *m, struct fdset *fds)
 {
@@ -83,22 +120,12 @@ void handle_status(struct session *s, uint64_t serial, const void *m, struct fds
 	struct survey *survey;
 	size_t iter = 0;
 
-	if (status_open(s) >= REQUESTS_MAX) {
-		session_refuse(s, serial, STATUS_QUOTA,
-			       "%d status requests of this client are under way already",
-			       REQUESTS_MAX);
-		return;
-	}
-	rq = calloc(1, sizeof(*rq));
+	rq = session_request_new(s, serial, sizeof(*rq));
 	if (!rq) {
-		session_refuse(s, serial, STATUS_NO_MEMORY, "the daemon has no memory");
 		return;
 	}
-	rq->session = s;
-	rq->serial = serial;
 	rq->all = msg->all;
 	rq->pending = 1;
-	list_append(&s->requests, &rq->link);
 	while ((c = hashmap_next(&jobs->comms, &iter)) != NULL && rq->pending <= SURVEYS_MAX) {
 		if (c->nhosts > 1 && c->state == COMMUNICATOR_READY && status_sees(s, rq->all, c) &&
 		    survey_start(c, status_surveyed, rq, &survey) == 0) {
@@ -110,16 +137,7 @@ void handle_status(struct session *s, uint64_t serial, const void *m, struct fds
 	}
 }
 
-void handle_admin_teardown(struct session *s)
-{
-	while (!list_empty(&s->requests)) {
-		struct status_request *rq =
-			container_of(list_first(&s->requests), struct status_request, link);
-
-		rq->session = NULL;
-		list_remove(&rq->link);
-	}
-}
+/* ---- configuration ------------------------------------------------------------------------ */
 
 /* See handle.h. */
 void handle_config(struct session *s, uint64_t serial, const void *msg, struct fdset *fds)

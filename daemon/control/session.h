@@ -94,7 +94,7 @@ struct session {
 	struct idpool handles_pool;
 	struct list comms;	 /* struct session_comm.link */
 	struct list error_waits; /* answers that wait for a sentence */
-	struct list requests;	 /* struct status_request.link */
+	struct list requests;	 /* struct session_request.link */
 
 	/* the end */
 	bool dead;	  /* to be reaped */
