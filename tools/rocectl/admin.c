@@ -160,10 +160,29 @@ const Rocecomm__Welcome *admin_welcome(const struct admin *admin)
 	return admin->welcome;
 }
 
+/* The JSON of a reply: all that have one have it in the same place. Consumes @reply. */
+static int admin_json(struct conn_reply *reply, char **ret_json)
+{
+	Rocecomm__StatusReply *status;
+
+	status = rocecomm__status_reply__unpack(NULL, reply->size, reply->body);
+	conn_reply_deinit(reply);
+	if (!status) {
+		error_set(ROCE_ERR_PROTOCOL, "the daemon sent an unreadable reply");
+		return admin_failed(ROCE_ERR_PROTOCOL);
+	}
+	*ret_json = strdup(status->json);
+	rocecomm__status_reply__free_unpacked(status, NULL);
+	if (!*ret_json) {
+		error_set(ROCE_ERR_NO_MEMORY, "no memory for the reply");
+		return admin_failed(ROCE_ERR_NO_MEMORY);
+	}
+	return ROCECTL_OK;
+}
+
 int admin_status(struct admin *admin, char **ret_json, bool *ret_own)
 {
 	Rocecomm__StatusGet msg = ROCECOMM__STATUS_GET__INIT;
-	Rocecomm__StatusReply *status;
 	struct conn_reply reply;
 	int r;
 
@@ -178,20 +197,31 @@ int admin_status(struct admin *admin, char **ret_json, bool *ret_own)
 	if (r != 0) {
 		return admin_failed(r);
 	}
-	status = rocecomm__status_reply__unpack(NULL, reply.size, reply.body);
-	conn_reply_deinit(&reply);
-	if (!status) {
-		error_set(ROCE_ERR_PROTOCOL, "the daemon sent an unreadable status");
-		return admin_failed(ROCE_ERR_PROTOCOL);
-	}
-	*ret_json = strdup(status->json);
 	*ret_own = !msg.all;
-	rocecomm__status_reply__free_unpacked(status, NULL);
-	if (!*ret_json) {
-		error_set(ROCE_ERR_NO_MEMORY, "no memory for the status");
-		return admin_failed(ROCE_ERR_NO_MEMORY);
-	}
-	return ROCECTL_OK;
+	return admin_json(&reply, ret_json);
+}
+
+int admin_links(struct admin *admin, char **ret_json)
+{
+	Rocecomm__LinksGet msg = ROCECOMM__LINKS_GET__INIT;
+	struct conn_reply reply;
+	int r;
+
+	r = conn_call(&admin->conn, MSG_LINKS_GET, &msg, -1, ADMIN_TIMEOUT_MS, MSG_LINKS_REPLY,
+		      &reply);
+	return r != 0 ? admin_failed(r) : admin_json(&reply, ret_json);
+}
+
+int admin_paths(struct admin *admin, const char *peer, char **ret_json)
+{
+	Rocecomm__PathsGet msg = ROCECOMM__PATHS_GET__INIT;
+	struct conn_reply reply;
+	int r;
+
+	msg.peer = (char *)peer;
+	r = conn_call(&admin->conn, MSG_PATHS_GET, &msg, -1, ADMIN_TIMEOUT_MS, MSG_PATHS_REPLY,
+		      &reply);
+	return r != 0 ? admin_failed(r) : admin_json(&reply, ret_json);
 }
 
 int admin_config(struct admin *admin, Rocecomm__ConfigReply **ret)

@@ -38,6 +38,9 @@ const Rocecomm__Welcome *admin_welcome(const struct admin *admin);
  * then true). *ret_json is to be freed. Return: as admin_new().
  */
 int admin_status(struct admin *admin, char **ret_json, bool *ret_own);
+/* RDMA devices; ways to other hosts, or to @peer ("": all). As admin_status(). */
+int admin_links(struct admin *admin, char **ret_json);
+int admin_paths(struct admin *admin, const char *peer, char **ret_json);
 /* The configuration; to be freed with rocecomm__config_reply__free_unpacked(). */
 int admin_config(struct admin *admin, Rocecomm__ConfigReply **ret);
 

@@ -25,6 +25,8 @@ struct command {
 static const struct command commands[] = {
 	{"status", cmd_status, "jobs, ranks, who is waited for [--json] [--watch[=S]] [--check]"},
 	{"jobs", cmd_jobs, "one line a communicator [--json]"},
+	{"links", cmd_links, "RDMA devices, and why not [--json] [--during=SECONDS]"},
+	{"paths", cmd_paths, "ways to other hosts, and why [PEER] [--json]"},
 	{"config", cmd_config, "every key, its value and where it comes from [--changed]"},
 	{"version", cmd_version, "versions of rocectl and of the daemon"},
 	{"key", cmd_key, "key new [FILE]: make a cluster key"},

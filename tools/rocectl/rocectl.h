@@ -28,6 +28,8 @@ struct rocectl {
 /* @argv[0] is the command's name. Return: enum rocectl_exit. */
 int cmd_status(const struct rocectl *ctl, int argc, char **argv);
 int cmd_jobs(const struct rocectl *ctl, int argc, char **argv);
+int cmd_links(const struct rocectl *ctl, int argc, char **argv);
+int cmd_paths(const struct rocectl *ctl, int argc, char **argv);
 int cmd_config(const struct rocectl *ctl, int argc, char **argv);
 int cmd_version(const struct rocectl *ctl, int argc, char **argv);
 int cmd_key(const struct rocectl *ctl, int argc, char **argv);

@@ -16,20 +16,31 @@
 
 int snapshot_take(struct admin *admin, struct snapshot *ret)
 {
-	struct snapshot s = {0};
-	json_error_t error;
-	struct timespec ts;
+	bool own;
+	char *text;
 	int r;
 
-	r = admin_status(admin, &s.text, &s.own);
-	if (r != ROCECTL_OK) {
-		return r;
+	r = admin_status(admin, &text, &own);
+	if (r == ROCECTL_OK) {
+		r = snapshot_parse(text, ret);
 	}
+	if (r == ROCECTL_OK) {
+		ret->own = own;
+	}
+	return r;
+}
+
+int snapshot_parse(char *text, struct snapshot *ret)
+{
+	struct snapshot s = {.text = text};
+	json_error_t error;
+	struct timespec ts;
+
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	s.at = (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 	s.root = json_loads(s.text, 0, &error);
 	if (!s.root) {
-		fprintf(stderr, "rocectl: the daemon's status cannot be read: %s (line %d)\n",
+		fprintf(stderr, "rocectl: the daemon's JSON cannot be read: %s (line %d)\n",
 			error.text, error.line);
 		free(s.text);
 		return ROCECTL_FAILED;

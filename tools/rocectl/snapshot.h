@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Snapshot: the daemon's status at one moment, parsed, and how to print its values
+ * Snapshot: what the daemon said at one moment, parsed, and how to print its values
  *
  * The members are those of `rocectl status --json` (rocectl(1)). A member that an older daemon does
  * not send reads as 0 or "".
@@ -27,6 +27,8 @@ struct snapshot {
 
 /* Return: enum rocectl_exit; failures are printed. */
 int snapshot_take(struct admin *admin, struct snapshot *ret);
+/* Of another text than the status; consumed in any case. */
+int snapshot_parse(char *text, struct snapshot *ret);
 void snapshot_deinit(struct snapshot *s);
 
 const char *snapshot_string(const json_t *object, const char *key);
