@@ -9,6 +9,7 @@
  * Thread: main      Owns: client and communicator      Locks: none
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "libclient/roceclient.h"
 #include "proto/base.h"
@@ -76,6 +77,23 @@ static int measure_all(struct measure *m)
 	return wrong == 0 ? ROCEBENCH_OK : ROCEBENCH_WRONG;
 }
 
+/* The daemons choose; who measures one transport must not measure another by mistake. */
+static int check_transport(const struct measure *m)
+{
+	const char *want = m->options->transport;
+
+	if (!want || strcmp(want, report_transport(m->comm)) == 0) {
+		return ROCEBENCH_OK;
+	}
+	if (roce_comm_rank(m->comm) == 0) {
+		fprintf(stderr,
+			"rocebench: --transport %s: the daemons use %s; keys transport and require "
+			"of rocecommd.conf(5) choose, rocectl paths says why\n",
+			want, roce_comm_path(m->comm));
+	}
+	return ROCEBENCH_FAILED;
+}
+
 static int measure_in(struct measure *m)
 {
 	const struct options *o = m->options;
@@ -117,7 +135,10 @@ static int rank_run(const struct options *o)
 		roce_disconnect(m.client);
 		return r;
 	}
-	r = measure_in(&m);
+	r = check_transport(&m);
+	if (r == ROCEBENCH_OK) {
+		r = measure_in(&m);
+	}
 	/* All are done before the first leaves; after a failure there is nobody to wait for. */
 	if (r == ROCEBENCH_OK || r == ROCEBENCH_WRONG) {
 		roce_barrier(m.comm);

@@ -33,6 +33,7 @@ enum option_id {
 	OPTION_ROOT,
 	OPTION_JOB,
 	OPTION_SOCKET,
+	OPTION_TRANSPORT,
 	OPTION_SIZES,
 	OPTION_ROOT_RANK,
 	OPTION_MEMORY,
@@ -52,6 +53,7 @@ static const struct option long_options[] = {
 	{"root", required_argument, NULL, OPTION_ROOT},
 	{"job", required_argument, NULL, OPTION_JOB},
 	{"socket", required_argument, NULL, OPTION_SOCKET},
+	{"transport", required_argument, NULL, OPTION_TRANSPORT},
 	{"min", required_argument, NULL, 'b'},
 	{"max", required_argument, NULL, 'e'},
 	{"factor", required_argument, NULL, 'f'},
@@ -179,6 +181,15 @@ static int parse_name(const char *option, const char *text,
 	}
 	return refuse("%s %s: there is none of that name; rocebench --help lists them", option,
 		      text);
+}
+
+static int parse_transport(const char *text, const char **ret)
+{
+	if (strcmp(text, "rdma") != 0 && strcmp(text, "tcp") != 0) {
+		return refuse("--transport %s: it is 'rdma' or 'tcp'", text);
+	}
+	*ret = text;
+	return 0;
 }
 
 static int parse_memory(const char *text, bool *ret_plain)
@@ -311,6 +322,8 @@ static int parse_where(struct options *o, int c)
 	case OPTION_JOB:
 		o->job = optarg;
 		return 0;
+	case OPTION_TRANSPORT:
+		return parse_transport(optarg, &o->transport);
 	default:
 		o->socket = optarg;
 		return 0;

@@ -62,6 +62,7 @@ struct options {
 	const char *root;
 	const char *job;
 	const char *socket;
+	const char *transport; /* that it must be; NULL: any */
 };
 
 /*

@@ -41,6 +41,15 @@ static void print_head(const struct report *report)
 	fflush(stdout);
 }
 
+const char *report_transport(struct roce_comm *comm)
+{
+	const char *path = roce_comm_path(comm);
+
+	return strncmp(path, "rdma", 4) == 0  ? "rdma"
+	       : strncmp(path, "tcp", 3) == 0 ? "tcp"
+					      : "shared";
+}
+
 void report_init(struct report *report, const struct options *options, struct roce_comm *comm,
 		 size_t rows)
 {
@@ -148,11 +157,11 @@ static void print_json(const struct report *report, const struct row *row, doubl
 
 	printf("{\"system\":\"rocecomm\",\"coll\":\"%s\",\"bytes\":%zu,\"dtype\":\"%s\","
 	       "\"op\":\"%s\",\"hosts\":%d,\"ranks\":%d,\"inflight\":%u,\"memory\":\"%s\","
-	       "\"inplace\":%s,\"reps\":%zu,",
+	       "\"inplace\":%s,\"transport\":\"%s\",\"reps\":%zu,",
 	       bench_get(row->id)->name, row->bytes, dtype_name((unsigned int)o->dtype),
 	       row_op(report, row), roce_comm_hosts(report->comm), roce_comm_size(report->comm),
 	       o->inflight, o->plain ? "plain" : "registered", row->in_place ? "true" : "false",
-	       row->reps);
+	       report_transport(report->comm), row->reps);
 	if (o->compute > 0) {
 		printf("\"compute\":%u,", o->compute);
 	}

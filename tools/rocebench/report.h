@@ -32,6 +32,9 @@ struct report {
 };
 
 /* @rows: how many will come. Prints the head. */
+/* What carries data between hosts: "rdma", "tcp", or "shared" when there is one host only. */
+const char *report_transport(struct roce_comm *comm);
+
 void report_init(struct report *report, const struct options *options, struct roce_comm *comm,
 		 size_t rows);
 /* What is measured next. */

@@ -23,6 +23,7 @@ static const char help[] =
 	"  --root=ADDRESS[:PORT] the daemon where the ranks of several hosts meet\n"
 	"  --job=NAME            name of the meeting (rocebench)\n"
 	"  --socket=PATH         of this host's daemon\n"
+	"  --transport=KIND      rdma, tcp: what the daemons must have chosen, else it fails\n"
 	"                        Without -n and --hosts, one process a rank under torchrun, Open\n"
 	"                        MPI, PMIx or Slurm.\n"
 	"  -b, --min=SIZE  -e, --max=SIZE  -f, --factor=F\n"

@@ -148,7 +148,9 @@ Test(options, what_they_mean)
 	cr_assert_eq(parse("rocebench -n 2 -b 1K -e 16K -f 2 -d bf16 -o max all", &o, &code), 0);
 	cr_assert(o.n_sizes == 5 && o.sizes[4] == 16384 && o.dtype == DTYPE_BF16);
 	cr_assert(o.redop == REDOP_MAX && o.chosen[BENCH_MOE] && !o.chosen[BENCH_CREATE]);
-	cr_assert_eq(parse("rocebench --create", &o, &code), 0);
+	cr_assert(!o.transport);
+	cr_assert_eq(parse("rocebench --transport rdma --create", &o, &code), 0);
+	cr_assert_str_eq(o.transport, "rdma");
 	cr_assert(o.chosen[BENCH_CREATE] && !o.chosen[BENCH_ALLREDUCE]);
 	cr_assert_eq(parse("rocebench --sizes 8,25M barrier,gather scatter", &o, &code), 0);
 	cr_assert(o.n_sizes == 2 && o.chosen[BENCH_BARRIER] && o.chosen[BENCH_GATHER] &&
@@ -175,6 +177,7 @@ Test(options, what_is_refused)
 		"rocebench -o premul-sum",
 		"rocebench --corrupt --no-verify",
 		"rocebench --memory gpu",
+		"rocebench --transport roce",
 		"rocebench -t 0",
 		"rocebench -t nan",
 		"rocebench --such",
