@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/comm.h"
+#include "engine/engine_impl.h"
 #include "engine/progress.h"
 
 #define RING_BATCH 64
@@ -157,12 +158,14 @@ void engine_region_release(struct engine_region *r)
 	r->users--;
 	s->regions_in_use--;
 	if (r->removing && r->users == 0) {
+		engine_rdma_unuse(s->progress, r);
 		progress_tell(s->progress, &r->msg);
 	}
 	if (s->remove_msg && s->regions_in_use == 0) {
 		struct mailbox_msg *msg = s->remove_msg;
 
 		s->remove_msg = NULL;
+		engine_rdma_unuse_all(s);
 		progress_tell(s->progress, msg);
 	}
 }

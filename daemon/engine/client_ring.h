@@ -24,16 +24,21 @@
 
 struct progress;
 struct engine_comm;
+struct rdma_mem;
 
 /* A registered buffer; allocated by control, freed there when its removal is answered. */
 struct engine_region {
 	struct mailbox_msg msg;
+	struct list all;       /* engine.regions; control's */
+	struct list mine;      /* engine_session.registered */
+	struct rdma_mem *mem;  /* with devices; NULL: none */
 	struct region *region; /* the reference is control's business */
 	uint8_t *base;
 	uint64_t size;
 	uint32_t id;
 	uint32_t users;
 	bool removing;
+	bool leaving; /* control's: it has asked for the removal */
 	struct engine_session *session;
 	engine_done_fn done;
 	void *arg;
@@ -58,7 +63,9 @@ struct engine_session {
 	int event;
 	bool corrupt;
 	bool removing;
+	bool leaving;			/* control's: it has asked for the removal */
 	uint32_t regions_in_use;	/* sum of users */
+	struct list registered;		/* engine_region.mine: known to the devices */
 	struct mailbox_msg *remove_msg; /* waits until no operation uses its memory */
 	void *user;
 	const char *reason; /* of corruption */

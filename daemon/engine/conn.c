@@ -15,6 +15,7 @@
 #include "engine/op.h"
 #include "engine/p2p.h"
 #include "engine/progress.h"
+#include "engine/relay.h"
 
 static size_t slab_size(const struct progress *p)
 {
@@ -76,6 +77,7 @@ struct engine_peer *conn_free(struct engine_peer *peer)
 		if (peer->slab) {
 			munmap(peer->slab, slab_size(peer->progress));
 		}
+		relay_free(peer->relay);
 		free(peer->slots);
 		free(peer->discards);
 		free(peer);
@@ -117,12 +119,20 @@ void conn_send(struct engine_peer *peer, struct transport_send *send)
 	send->header.credits =
 		send->length <= TRANSPORT_URGENT ? (uint16_t)MIN(peer->owed, UINT16_MAX) : 0;
 	peer->owed -= send->header.credits;
-	transport_send(peer->transport, send);
+	if (relay_takes(peer)) {
+		verbs_send(peer->relay->verbs, send);
+	} else {
+		transport_send(peer->transport, send);
+	}
 }
 
-void conn_drop(struct engine_peer *peer, struct transport_recv *recv)
+bool conn_drop(struct engine_peer *peer, struct transport_recv *recv)
 {
+	if (recv->rdma) {
+		return verbs_drop(peer && peer->relay ? peer->relay->verbs : NULL, recv);
+	}
 	transport_drop(peer ? peer->transport : NULL, recv);
+	return true;
 }
 
 bool conn_take_credit(struct engine_peer *peer, uint64_t length)
@@ -446,10 +456,9 @@ static struct transport_recv *take_p2p(struct engine_peer *peer, struct engine_c
 	return c->failed ? discard_begin(peer, h) : placed(peer, c, host, h, recv);
 }
 
-static int conn_recv_begin(void *arg, struct transport_peer *tp, const struct wire_header *h,
-			   struct transport_recv **ret)
+int conn_recv_begin(struct engine_peer *peer, const struct wire_header *h,
+		    struct transport_recv **ret)
 {
-	struct engine_peer *peer = transport_peer_user(tp);
 	struct engine_comm *c = comm_find(peer->progress, h->comm);
 	int host = c ? host_of_peer(c, peer) : -1;
 	struct transport_recv *recv;
@@ -467,12 +476,23 @@ static int conn_recv_begin(void *arg, struct transport_peer *tp, const struct wi
 	if (!recv) {
 		return -EPROTO;
 	}
+	recv->rdma = false;
 	*ret = recv;
 	return 0;
 }
 
-static void conn_fragment(void *arg, struct transport_recv *recv, const void *data, uint64_t offset,
-			  uint64_t size)
+static int conn_stream_begin(void *arg, struct transport_peer *tp, const struct wire_header *h,
+			     struct transport_recv **ret)
+{
+	struct engine_peer *peer = transport_peer_user(tp);
+
+	return h->type == WIRE_RAIL_FRAME || h->type == WIRE_RAIL_WRITE
+		       ? relay_recv_begin(peer, h, ret)
+		       : conn_recv_begin(peer, h, ret);
+}
+
+void conn_fragment(void *arg, struct transport_recv *recv, const void *data, uint64_t offset,
+		   uint64_t size)
 {
 	struct recv_target *t = recv->user;
 
@@ -481,7 +501,7 @@ static void conn_fragment(void *arg, struct transport_recv *recv, const void *da
 	}
 }
 
-static void conn_recv_done(void *arg, struct transport_recv *recv)
+void conn_recv_done(void *arg, struct transport_recv *recv)
 {
 	struct recv_target *t = recv->user;
 
@@ -500,6 +520,12 @@ static void conn_recv_done(void *arg, struct transport_recv *recv)
 	}
 	case RECV_P2P:
 		p2p_recv_done(t->object);
+		break;
+	case RECV_RAIL_FRAME:
+		relay_frame_done(t->object);
+		break;
+	case RECV_RAIL_WRITE:
+		relay_write_done(t->object);
 		break;
 	default:
 		break;
@@ -551,6 +577,8 @@ static void conn_peer_down(void *arg, struct transport_peer *tp, int error, cons
 	peer->reason = reason;
 	peer->down_msg.run = conn_down_run;
 	progress_tell(peer->progress, &peer->down_msg);
+	peer->down = true;
+	relay_stop(peer->relay);
 	conn_abandon(peer);
 }
 
@@ -571,14 +599,16 @@ void conn_shut(struct engine_peer *peer)
 	bool told = peer->down;
 
 	peer->down = true; /* no event: it was asked for */
+	/* In this order: the data connections may be bringing what a rail had begun. */
 	peer->transport = transport_peer_free(peer->transport);
+	relay_stop(peer->relay);
 	if (!told) {
 		conn_abandon(peer);
 	}
 }
 
 const struct transport_handler conn_handler = {
-	.recv_begin = conn_recv_begin,
+	.recv_begin = conn_stream_begin,
 	.fragment = conn_fragment,
 	.recv_done = conn_recv_done,
 	.peer_down = conn_peer_down,

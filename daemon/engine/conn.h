@@ -27,10 +27,12 @@
 
 enum recv_kind {
 	RECV_CONTROL = 0,
-	RECV_STEP = 1,	  /* user: struct step_state */
-	RECV_EAGER = 2,	  /* user: struct eager_slot */
-	RECV_DISCARD = 3, /* user: struct discard */
-	RECV_P2P = 4,	  /* user: struct p2p */
+	RECV_STEP = 1,	     /* user: struct step_state */
+	RECV_EAGER = 2,	     /* user: struct eager_slot */
+	RECV_DISCARD = 3,    /* user: struct discard */
+	RECV_P2P = 4,	     /* user: struct p2p */
+	RECV_RAIL_FRAME = 5, /* user: struct relay_frame */
+	RECV_RAIL_WRITE = 6, /* user: struct relay_landing */
 };
 
 /* What transport_recv.user points to begins with the kind. */
@@ -59,10 +61,13 @@ struct discard {
 	struct engine_peer *peer;
 };
 
+struct relay;
+
 struct engine_peer {
 	struct list link;
 	struct progress *progress;
 	struct transport_peer *transport;
+	struct relay *relay; /* its rails; NULL: none */
 	void *user;
 	uint32_t credits; /* eager messages we may send */
 	bool starved;	  /* somebody waits for credits */
@@ -92,8 +97,17 @@ struct engine_peer *conn_free(struct engine_peer *peer);
 
 /* Sends a message, with the credits that we owe; a lost peer fails it at once. */
 void conn_send(struct engine_peer *peer, struct transport_send *send);
-/* Gives up a message that is arriving: from now on nothing is written to its memory. */
-void conn_drop(struct engine_peer *peer, struct transport_recv *recv);
+/*
+ * Gives up a message that is arriving. Return: true when nothing is written to its memory from now
+ * on; false when that is so at its recv_done() only, or when the peer is lost.
+ */
+bool conn_drop(struct engine_peer *peer, struct transport_recv *recv);
+/* For the transports: see struct transport_handler. */
+int conn_recv_begin(struct engine_peer *peer, const struct wire_header *h,
+		    struct transport_recv **ret);
+void conn_fragment(void *arg, struct transport_recv *recv, const void *data, uint64_t offset,
+		   uint64_t size);
+void conn_recv_done(void *arg, struct transport_recv *recv);
 /* A message of this length may go without a grant: takes a credit. */
 bool conn_take_credit(struct engine_peer *peer, uint64_t length);
 void conn_owe_credit(struct engine_peer *peer);

@@ -4,13 +4,10 @@
 /*
  * Engine: hands objects of the control thread to the progress thread and back
  *
- * Every crossing is a `struct hand`: allocated here, run by the progress thread, which may keep it
- * until the object is free, then run by control, which calls `done` and frees it.
- *
  * Thread: control, but for the functions named on_*, which the progress thread runs
  * Owns: the hands in flight      Locks: none
  */
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -20,32 +17,9 @@
 #include "engine/client_ring.h"
 #include "engine/comm.h"
 #include "engine/conn.h"
-#include "engine/mailbox.h"
 #include "engine/progress.h"
 #include "engine/workers.h"
-
-struct engine {
-	struct mailbox inbox; /* progress -> here */
-	struct progress *progress;
-	struct engine_events events;
-	void *arg;
-	bool running;
-	pthread_t owner;
-	uint32_t hands; /* on their way */
-};
-
-struct hand {
-	struct mailbox_msg msg;
-	struct engine *engine;
-	void (*act)(struct progress *p, struct hand *h); /* progress thread */
-	void (*end)(struct hand *h);			 /* control, before done; or NULL */
-	engine_done_fn done;
-	void *arg;
-	void *object;
-	uint64_t value;
-	int fd;
-	enum status status;
-};
+#include "topo/rdma_mem.h"
 
 static void hand_back(void *ctx, struct mailbox_msg *msg)
 {
@@ -61,8 +35,7 @@ static void hand_back(void *ctx, struct mailbox_msg *msg)
 	free(h);
 }
 
-/* Progress thread: it is done with. */
-static void hand_return(struct progress *p, struct hand *h)
+void hand_return(struct progress *p, struct hand *h)
 {
 	h->msg.run = hand_back;
 	progress_tell(p, &h->msg);
@@ -75,8 +48,8 @@ static void hand_run(void *ctx, struct mailbox_msg *msg)
 	h->act(ctx, h);
 }
 
-static struct hand *hand_new(struct engine *e, void (*act)(struct progress *, struct hand *),
-			     void *object, engine_done_fn done, void *arg)
+struct hand *hand_new(struct engine *e, void (*act)(struct progress *, struct hand *), void *object,
+		      engine_done_fn done, void *arg)
 {
 	struct hand *h = calloc(1, sizeof(*h));
 
@@ -93,15 +66,14 @@ static struct hand *hand_new(struct engine *e, void (*act)(struct progress *, st
 	return h;
 }
 
-static void hand_go(struct hand *h)
+void hand_go(struct hand *h)
 {
 	h->engine->hands++;
 	mailbox_post(&h->engine->progress->inbox, &h->msg);
 }
 
-/* For what must not fail: tries until the system has 100 bytes again. */
-static struct hand *hand_must(struct engine *e, void (*act)(struct progress *, struct hand *),
-			      void *object, engine_done_fn done, void *arg)
+struct hand *hand_must(struct engine *e, void (*act)(struct progress *, struct hand *),
+		       void *object, engine_done_fn done, void *arg)
 {
 	struct hand *h;
 
@@ -126,6 +98,7 @@ int engine_new(const struct engine_options *options, const struct engine_events 
 	e->events = *events;
 	e->arg = arg;
 	e->owner = pthread_self();
+	list_init(&e->regions);
 	r = mailbox_init(&e->inbox);
 	if (r == 0) {
 		r = progress_new(options, &e->inbox, &e->progress);
@@ -188,6 +161,7 @@ struct engine *engine_free(struct engine *e)
 	if (e) {
 		assert(!e->running);
 		progress_free(e->progress);
+		rdma_mem_free(e->stages);
 		mailbox_deinit(&e->inbox);
 		free(e);
 	}
@@ -240,13 +214,24 @@ void engine_tell_peer_down(void *ctx, void *peer_user, int error, const char *re
 	e->events.peer_down(e->arg, peer_user, error, reason);
 }
 
+void engine_tell_rail(void *ctx, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+		      const char *text)
+{
+	struct engine *e = ctx;
+
+	if (e->events.rail) {
+		e->events.rail(e->arg, peer_user, rail, state, text);
+	}
+}
+
 /* ---- sessions ----------------------------------------------------------------------------- */
 
 /* Buffers that the client had not given back go with its session. */
-static void session_free(struct engine_session *s)
+static void session_free(struct engine *e, struct engine_session *s)
 {
 	for (uint32_t id = 1; s->regions && id <= LIMIT_SESSION_BUFFERS; id++) {
 		if (s->regions[id]) {
+			engine_rdma_unregister(e, s->regions[id]);
 			region_unref(s->regions[id]->region);
 			free(s->regions[id]);
 		}
@@ -293,7 +278,7 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	s->regions = calloc(LIMIT_SESSION_BUFFERS + 1, sizeof(struct engine_region *));
 	s->handles = calloc(LIMIT_SESSION_COMMS + 1, sizeof(*s->handles));
 	if (!s->regions || !s->handles) {
-		session_free(s);
+		session_free(e, s);
 		free(h);
 		return err_origin(-ENOMEM);
 	}
@@ -305,6 +290,7 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	s->corrupt_msg.run = session_corrupt_run;
 	list_init(&s->link);
 	list_init(&s->dirty);
+	list_init(&s->registered);
 	ring_consumer_init(&s->ring, page);
 	hand_go(h);
 	*ret = s;
@@ -320,6 +306,7 @@ static void on_session_remove(struct progress *p, struct hand *h)
 	list_remove(&s->dirty);
 	epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->bell, NULL);
 	if (s->regions_in_use == 0) {
+		engine_rdma_unuse_all(s);
 		hand_return(p, h);
 		return;
 	}
@@ -330,7 +317,7 @@ static void on_session_remove(struct progress *p, struct hand *h)
 
 static void end_session_remove(struct hand *h)
 {
-	session_free(h->object);
+	session_free(h->engine, h->object);
 }
 
 void engine_session_remove(struct engine *e, struct engine_session *s, engine_done_fn done,
@@ -338,6 +325,7 @@ void engine_session_remove(struct engine *e, struct engine_session *s, engine_do
 {
 	struct hand *h = hand_must(e, on_session_remove, s, done, arg);
 
+	s->leaving = true;
 	h->end = end_session_remove;
 	hand_go(h);
 }
@@ -350,6 +338,7 @@ static void region_back(void *ctx, struct mailbox_msg *msg)
 	struct engine *e = ctx;
 
 	e->hands--;
+	engine_rdma_unregister(e, r);
 	region_unref(r->region);
 	if (r->done) {
 		r->done(r->arg);
@@ -362,6 +351,7 @@ static void on_region_add(void *ctx, struct mailbox_msg *msg)
 	struct engine_region *r = container_of(msg, struct engine_region, msg);
 
 	r->session->regions[r->id] = r;
+	engine_rdma_use(ctx, r);
 }
 
 int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
@@ -379,6 +369,7 @@ int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
 	r->id = id;
 	r->session = s;
 	r->msg.run = on_region_add;
+	engine_rdma_register(e, r);
 	mailbox_post(&e->progress->inbox, &r->msg);
 	return 0;
 }
@@ -396,6 +387,7 @@ static void on_region_remove(struct progress *p, struct hand *h)
 	h->done = NULL;
 	hand_return(p, h);
 	if (r->users == 0) {
+		engine_rdma_unuse(p, r);
 		progress_tell(p, &r->msg);
 	}
 }
@@ -406,6 +398,7 @@ void engine_region_remove(struct engine *e, struct engine_session *s, uint32_t i
 	struct hand *h = hand_must(e, on_region_remove, s, done, arg);
 
 	h->value = id;
+	engine_rdma_leaving(e, s, id);
 	e->hands++; /* the region itself */
 	hand_go(h);
 }

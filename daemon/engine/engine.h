@@ -26,6 +26,7 @@
 #include "mem/region.h"
 #include "proto/status.h"
 #include "telemetry/counters.h"
+#include "transport/verbs/verbs.h"
 
 struct engine;
 struct engine_session; /* a client's ring */
@@ -80,6 +81,9 @@ struct engine_events {
 	void (*session_corrupt)(void *arg, void *session_user, const char *reason);
 	/* Data connections of a peer are lost. */
 	void (*peer_down)(void *arg, void *peer_user, int error, const char *reason);
+	/* A rail is UP or DOWN (engine_rdma.h); @text says why. NULL allowed. */
+	void (*rail)(void *arg, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+		     const char *text);
 };
 
 int engine_new(const struct engine_options *options, const struct engine_events *events, void *arg,

@@ -223,6 +223,7 @@ static void run_begin(struct op_ctx *ctx, struct op_run *run)
 		st->piece = 0;
 		st->offset = 0;
 		st->slices = 0;
+		st->dropped = false;
 		st->deferred = false;
 		st->stage = NULL;
 		st->length = 0;
@@ -295,12 +296,26 @@ bool op_cancel(struct op *op)
 		for (uint32_t s = 0; run->active && s < ctx->entry->plan->nsteps; s++) {
 			struct step_state *st = &run->steps[s];
 
-			if (st->state == STEP_ARRIVING) {
-				conn_drop(peer_of(st), &st->recv);
+			if (st->state == STEP_ARRIVING && !conn_drop(peer_of(st), &st->recv)) {
+				st->dropped = true;
+				ctx->slices++;
 			}
 		}
 	}
 	return ctx->held == 0;
+}
+
+/* A message of a failed operation is through: nobody writes to its memory any more. */
+void op_dropped(struct step_state *st)
+{
+	struct op_ctx *ctx = st->run->ctx;
+
+	if (st->dropped) {
+		st->dropped = false;
+		if (--ctx->slices == 0) {
+			comm_op_tell(ctx->op, ctx->comm->failed);
+		}
+	}
 }
 
 /* ---- start -------------------------------------------------------------------------------- */

@@ -61,6 +61,7 @@ struct step_state {
 	uint64_t offset; /* elements of that piece */
 	uint32_t slices; /* that workers have */
 	bool deferred;	 /* a receive whose arithmetic begins when all of it is here */
+	bool dropped;	 /* a receive that a device may still write, of a failed operation */
 	uint8_t *stage;	 /* where a deferred RECV_REDUCE arrives; NULL: none */
 	uint64_t length; /* bytes of the message */
 	union {
@@ -105,7 +106,7 @@ struct op_ctx {
 	uint32_t finished;
 	uint32_t nruns;
 	uint32_t held;	  /* messages that the transport holds, slices that workers have */
-	uint32_t slices;  /* of them: slices */
+	uint32_t slices;  /* of them: slices, and messages that a device may still write */
 	uint32_t granted; /* what all senders were told last */
 	bool offload;	  /* large enough for workers */
 	uint32_t temp_slot;
@@ -170,6 +171,7 @@ void op_wrong_length(struct op *op, uint32_t host, uint64_t ours, uint64_t their
 struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h);
 void op_recv_fragment(struct step_state *st, const void *data, uint64_t offset, uint64_t size);
 void op_recv_done(struct step_state *st);
+void op_dropped(struct step_state *st);
 /* Early messages have come in for it: hands them to the steps that wait for them. */
 void op_take_early(struct op *op);
 /* Messages that were arriving from @peer will never end: failed operations let go of them. */

@@ -478,10 +478,12 @@ void p2p_fail(struct engine_comm *c, enum status status)
 		}
 		/*
 		 * The transport has it, but writes to it no longer: the client is told now, the
-		 * memory is kept until the transport lets go.
+		 * memory is kept until the transport lets go. A device may write for some time
+		 * yet: then the client is told when it is through.
 		 */
-		if (x->kind == COLL_RECV) {
-			conn_drop(c->params.peers[host_of(c, x->peer)], &x->recv);
+		if (x->kind == COLL_RECV &&
+		    !conn_drop(c->params.peers[host_of(c, x->peer)], &x->recv)) {
+			continue;
 		}
 		post_complete(c, x->local, &x->post, status, 0);
 		c->progress->busy--;

@@ -23,6 +23,7 @@
 #include "engine/conn.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
+#include "engine/relay.h"
 #include "engine/workers.h"
 #include "util/clock.h"
 #include "util/farcopy.h"
@@ -106,6 +107,7 @@ struct progress *progress_free(struct progress *p)
 {
 	if (p) {
 		transport_free(p->transport);
+		verbs_free(p->verbs);
 		workers_free(p->workers);
 		mailbox_deinit(&p->inbox);
 		base_close(p->epoll);
@@ -212,6 +214,9 @@ static bool arm(struct progress *p)
 	if (!transport_arm(p->transport)) {
 		empty = false;
 	}
+	if (p->verbs && (p->notes_due || !verbs_arm(p->verbs))) {
+		empty = false;
+	}
 	return empty && mailbox_empty(&p->inbox);
 }
 
@@ -257,6 +262,39 @@ static void finish_workers(struct progress *p)
 	}
 }
 
+static int poll_verbs(struct progress *p)
+{
+	int n = verbs_poll(p->verbs);
+
+	if (p->notes_due) {
+		p->notes_due = false;
+		list_for_each (e, &p->peers) {
+			struct relay *r = container_of(e, struct engine_peer, link)->relay;
+
+			p->notes_due |= r && relay_tell(r);
+		}
+	}
+	return n;
+}
+
+static void count_verbs(struct progress *p)
+{
+	struct verbs_stats now;
+
+	verbs_get_stats(p->verbs, &now);
+	counter_add(&p->view.bytes_copied, now.bytes_copied - p->verbs_told.bytes_copied);
+	counter_add(&p->view.bytes_rdma_sent, now.bytes_sent - p->verbs_told.bytes_sent);
+	counter_add(&p->view.bytes_rdma_received,
+		    now.bytes_received - p->verbs_told.bytes_received);
+	counter_add(&p->view.rdma_work_requests,
+		    now.send_wrs + now.recv_wrs - p->verbs_told.send_wrs - p->verbs_told.recv_wrs);
+	counter_add(&p->view.rdma_doorbells, now.send_doorbells + now.recv_doorbells -
+						     p->verbs_told.send_doorbells -
+						     p->verbs_told.recv_doorbells);
+	counter_add(&p->view.rdma_completions, now.completions - p->verbs_told.completions);
+	p->verbs_told = now;
+}
+
 /* The transport's numbers since the last time. */
 static void count_transport(struct progress *p)
 {
@@ -285,6 +323,9 @@ static int turn(struct progress *p)
 	}
 	n += run_steps(p);
 	flush(p);
+	if (p->verbs) {
+		n += poll_verbs(p);
+	}
 	n += transport_poll(p->transport);
 	n += rescan(p);
 	n += run_steps(p);
@@ -293,6 +334,9 @@ static int turn(struct progress *p)
 	}
 	flush(p); /* last: nothing may wait here while the thread sleeps */
 	count_transport(p);
+	if (p->verbs) {
+		count_verbs(p);
+	}
 	counter_add(&p->view.loops, 1);
 	return n;
 }

@@ -20,6 +20,7 @@
 #include "engine/mailbox.h"
 #include "telemetry/counters.h"
 #include "transport/transport.h"
+#include "transport/verbs/verbs.h"
 #include "util/list.h"
 #include "util/thread.h"
 
@@ -33,6 +34,9 @@ struct progress {
 	struct mailbox *outbox; /* here -> control */
 	struct transport *transport;
 	struct workers *workers; /* NULL: none */
+	struct verbs *verbs;	 /* NULL: no RDMA */
+	bool rdma_only;		 /* no message may go by TCP */
+	bool notes_due;		 /* control has not heard all of rails */
 	int epoll;
 	bool stop;
 	bool rescan; /* credits came back: look at blocked messages of all operations */
@@ -51,6 +55,7 @@ struct progress {
 	uint32_t busy;	    /* operations posted and not finished, over all communicators */
 	struct thread_view view;
 	struct transport_stats told; /* what of the transport's numbers is in view */
+	struct verbs_stats verbs_told;
 	struct thread thread;
 };
 
@@ -66,6 +71,8 @@ void progress_join(struct progress *p);
 void engine_tell_comm_failed(void *engine, void *comm_user, const struct engine_failure *failure);
 void engine_tell_session_corrupt(void *engine, void *session_user, const char *reason);
 void engine_tell_peer_down(void *engine, void *peer_user, int error, const char *reason);
+void engine_tell_rail(void *engine, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+		      const char *text);
 
 /* Sends an event to control. @msg: see mailbox.h on ownership. */
 void progress_tell(struct progress *p, struct mailbox_msg *msg);

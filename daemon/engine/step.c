@@ -418,6 +418,7 @@ void op_abandon(struct engine_comm *c, struct engine_peer *peer)
 				    c->params.peers[step_of(st)->peer] == peer) {
 					st->state = STEP_DONE;
 					step_unstage(st);
+					op_dropped(st);
 					op_unhold(ctx);
 				}
 				if (op->state != OP_ZOMBIE) {
@@ -440,6 +441,7 @@ void op_recv_done(struct step_state *st)
 		step_settle(st);
 	} else {
 		step_unstage(st);
+		op_dropped(st);
 	}
 	op_unhold(ctx);
 }

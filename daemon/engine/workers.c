@@ -383,3 +383,9 @@ void workers_stage_put(struct workers *w, uint8_t *stage)
 	assert(w->nstages < WORKERS_STAGES);
 	w->free_stages[w->nstages++] = stage;
 }
+
+void workers_stages(const struct workers *w, uint8_t **ret_base, size_t *ret_size)
+{
+	*ret_base = w->stages;
+	*ret_size = WORKERS_STAGES * w->options.stage;
+}

@@ -74,5 +74,7 @@ void workers_disarm(struct workers *w);
 /* Memory for one message; NULL: all are in use. The one used last comes first: it is in cache. */
 uint8_t *workers_stage_take(struct workers *w);
 void workers_stage_put(struct workers *w, uint8_t *stage);
+/* All of it, for devices that are to write there. */
+void workers_stages(const struct workers *w, uint8_t **ret_base, size_t *ret_size);
 
 #endif

@@ -66,6 +66,7 @@ struct transport_recv {
 	const struct iovec *iov;
 	uint32_t niov;
 	bool discard;		   /* read and drop; after recv_begin() by transport_drop() */
+	bool rdma;		   /* the caller's: it came over a rail */
 	struct comm_view *account; /* as in transport_send; may become NULL at any time */
 	uint64_t received;	   /* the transport's: bytes so far */
 	void *user;

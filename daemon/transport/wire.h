@@ -29,6 +29,8 @@ enum wire_type {
 	WIRE_P2P = 5,	 /* payload of a send: tag = source rank, root = destination rank */
 	WIRE_P2P_GRANT = 6,
 	WIRE_P2P_RTS = 7,
+	WIRE_RAIL_FRAME = 8, /* payload: a frame of the verbs transport, while no rail is up */
+	WIRE_RAIL_WRITE = 9, /* payload: a fragment of it; tag = its ticket */
 	WIRE_TYPE_COUNT_
 };
 

@@ -380,3 +380,8 @@ size_t verbs_control_max(const struct verbs *v)
 {
 	return v->frame_size;
 }
+
+uint32_t verbs_tickets(const struct verbs *v)
+{
+	return v->options.tickets;
+}

@@ -302,7 +302,7 @@ int verbs_rail_connect(struct verbs_peer *peer, uint32_t index, const struct ver
 	struct verbs *v = peer->v;
 	int r;
 
-	if (!rail || rail->state != VERBS_RAIL_INIT || peer->state != VERBS_PEER_OPEN) {
+	if (!rail || rail->remote.magic || peer->state != VERBS_PEER_OPEN) {
 		snprintf(why, size, "rail %u of %s was not opened", index, peer->name);
 		return -EINVAL;
 	}
@@ -310,13 +310,29 @@ int verbs_rail_connect(struct verbs_peer *peer, uint32_t index, const struct ver
 	r = verbs_rail_check_blob(rail, remote, why, size);
 	if (r == 0) {
 		rail->remote = *remote;
-		r = verbs_rail_start(rail, why, size);
+		r = rail->state == VERBS_RAIL_INIT ? verbs_rail_start(rail, why, size)
+						   : verbs_rail_left(rail, why, size);
 	}
 	if (r < 0) {
 		verbs_rail_fail(rail, r, "%s", why);
 	}
 	verbs_leave(v);
 	return r;
+}
+
+/**
+ * verbs_rail_drop() - forget a rail that the other end does not want
+ * @peer:  borrowed
+ * @index: of a rail that was opened and never connected; of any other nothing happens
+ */
+void verbs_rail_drop(struct verbs_peer *peer, uint32_t index)
+{
+	struct verbs_rail *rail = index < VERBS_RAILS_MAX ? peer->rails[index] : NULL;
+
+	if (rail && !rail->remote.magic) {
+		peer->rails[index] = verbs_rail_free(rail);
+		peer->nrails--;
+	}
 }
 
 /**

@@ -502,7 +502,7 @@ static void recv_arrived(struct verbs_qp *qp, uint16_t buffer, const struct ibv_
 	if (ntohl(wc->imm_data) != VERBS_IMM_PROBE) {
 		qp->writes_arrived++;
 		rail->bytes_received += wc->byte_len;
-		verbs_recv_write(peer, ntohl(wc->imm_data));
+		verbs_recv_write(peer, ntohl(wc->imm_data), true);
 	}
 }
 

@@ -402,6 +402,9 @@ static void send_due(struct verbs_rail *rail)
 {
 	uint32_t length = (uint32_t)MIN(strlen(rail->reason), VERBS_REASON / 4);
 
+	if (!rail->remote.magic) {
+		return; /* the other end may not know of it yet */
+	}
 	if (rail->accept_due) {
 		rail->accept_due =
 			!send_control(rail, VERBS_OPENED, &rail->local, sizeof(rail->local));

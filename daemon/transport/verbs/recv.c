@@ -19,10 +19,11 @@
 #define LANDING_MAX 16
 #define LENGTH_MAX (UINT64_C(1) << 48)
 
-static void count_received(const struct transport_recv *recv, uint64_t bytes)
+static void count_received(const struct transport_recv *recv, uint64_t bytes, bool rdma)
 {
 	if (recv->account) {
 		counter_add(&recv->account->bytes_wire_received, bytes);
+		counter_add(&recv->account->bytes_rdma_received, rdma ? bytes : 0);
 	}
 }
 
@@ -90,7 +91,7 @@ void verbs_recv_eager(struct verbs_peer *peer, const struct verbs_frame_header *
 	if (!recv) {
 		return;
 	}
-	count_received(recv, h->length);
+	count_received(recv, h->length, peer->up != 0);
 	deliver(v, recv, body + WIRE_SIZE, 0, w.length);
 	if (peer->state == VERBS_PEER_OPEN) {
 		v->handler.recv_done(v->arg, recv);
@@ -146,7 +147,7 @@ void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
 	if (!l) {
 		return;
 	}
-	count_received(recv, WIRE_SIZE);
+	count_received(recv, WIRE_SIZE, peer->up != 0);
 	list_remove(l);
 	rx = container_of(l, struct verbs_rx, link);
 	*rx = (struct verbs_rx){
@@ -354,7 +355,7 @@ static struct verbs_ticket *find_ticket(struct verbs_peer *peer, uint32_t ticket
 }
 
 /* A write is complete here. A ticket that is not out means that it came before. */
-void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
+void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket, bool rdma)
 {
 	struct verbs_ticket *t = find_ticket(peer, ticket);
 	struct verbs *v = peer->v;
@@ -372,9 +373,9 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket)
 	ticket_release(peer, t);
 	rx->received += was.size;
 	peer->moved++;
-	v->stats.writes_received++;
-	v->stats.bytes_received += was.size;
-	count_received(recv, was.size);
+	v->stats.writes_received += rdma;
+	v->stats.bytes_received += rdma ? was.size : 0;
+	count_received(recv, was.size, rdma);
 	if (was.chunk >= 0) {
 		peer->landing--;
 		deliver(v, recv, verbs_chunk_data(v, was.chunk), was.offset, was.size);
@@ -417,7 +418,7 @@ void verbs_outside_done(struct verbs_peer *peer, uint32_t ticket)
 	}
 	verbs_enter(v);
 	peer->progress = v->now;
-	verbs_recv_write(peer, ticket);
+	verbs_recv_write(peer, ticket, false);
 	verbs_peer_dirty(peer);
 	verbs_leave(v);
 }

@@ -81,6 +81,7 @@ static void wire_header(const struct transport_send *send, uint8_t *to, uint32_t
 	memcpy(to, &h, sizeof(h));
 	if (send->account) {
 		counter_add(&send->account->bytes_wire_sent, WIRE_SIZE + fragment);
+		counter_add(&send->account->bytes_rdma_sent, WIRE_SIZE + fragment);
 	}
 }
 

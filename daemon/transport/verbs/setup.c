@@ -185,6 +185,16 @@ static int start_trial(struct verbs_rail *rail)
 	return 0;
 }
 
+int verbs_rail_left(struct verbs_rail *rail, char *why, size_t size)
+{
+	int r = verbs_peer_prepare(rail->peer, &rail->remote);
+
+	snprintf(why, size, "%s", rail->reason);
+	/* Only now may the other end hear of it. */
+	verbs_peer_dirty(rail->peer);
+	return r < 0 ? r : -ECANCELED;
+}
+
 int verbs_rail_start(struct verbs_rail *rail, char *why, size_t size)
 {
 	struct verbs_peer *peer = rail->peer;

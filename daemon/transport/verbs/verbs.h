@@ -204,6 +204,8 @@ int verbs_rail_open(struct verbs_peer *peer, uint32_t rail, const struct verbs_r
  */
 int verbs_rail_connect(struct verbs_peer *peer, uint32_t rail, const struct verbs_blob *remote,
 		       char *why, size_t size);
+/* The other end does not want the rail that was opened: it is forgotten. */
+void verbs_rail_drop(struct verbs_peer *peer, uint32_t rail);
 /*
  * From its next life on the rail uses another port or GID of ours; when it is up on the old one it
  * is left. For addresses that changed, and for devices that came again. Return: 0, -EINVAL and why.
@@ -217,6 +219,8 @@ bool verbs_peer_ready(const struct verbs_peer *peer);
 /* What the peer's handler.control() was given. */
 void verbs_control(struct verbs_peer *peer, const void *data, size_t size);
 size_t verbs_control_max(const struct verbs *v);
+/* Fragments that a peer may have under way to us. */
+uint32_t verbs_tickets(const struct verbs *v);
 /*
  * What the peer's handler.write() was given arrives. Return: where its @size bytes go, valid until
  * verbs_outside_done() or the end of the peer; NULL: no such ticket is out.

@@ -407,6 +407,8 @@ void verbs_rail_accepted(struct verbs_peer *peer, const struct verbs_blob *blob)
 int verbs_rail_prepare(struct verbs_rail *rail, char *why, size_t size);
 /* Connects them to rail->remote and starts the trial. */
 int verbs_rail_start(struct verbs_rail *rail, char *why, size_t size);
+/* It was left before the other end's blob came. Return: negative errno and why. */
+int verbs_rail_left(struct verbs_rail *rail, char *why, size_t size);
 int verbs_rail_check_blob(const struct verbs_rail *rail, const struct verbs_blob *b, char *why,
 			  size_t size);
 void verbs_rail_destroy_qps(struct verbs_rail *rail);
@@ -446,7 +448,8 @@ void verbs_recv_eager(struct verbs_peer *peer, const struct verbs_frame_header *
 		      const uint8_t *body);
 void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
 		    const uint8_t *body);
-void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket);
+/* @rdma: a rail brought it. */
+void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket, bool rdma);
 void verbs_recv_pump(struct verbs_peer *peer);
 void verbs_recv_cancel(struct verbs_peer *peer);
 

@@ -191,6 +191,7 @@ static bool post(struct verbs_qp *qp, struct verbs_fragment *f)
 	v->stats.bytes_sent += f->grant.size;
 	if (f->tx->send->account) {
 		counter_add(&f->tx->send->account->bytes_wire_sent, f->grant.size);
+		counter_add(&f->tx->send->account->bytes_rdma_sent, f->grant.size);
 	}
 	return true;
 }
@@ -226,6 +227,9 @@ static bool post_outside(struct verbs_peer *peer, struct verbs_fragment *f)
 		return false;
 	}
 	v->stats.outside_writes++;
+	if (send->account) {
+		counter_add(&send->account->bytes_wire_sent, WIRE_SIZE + f->grant.size);
+	}
 	return true;
 }
 

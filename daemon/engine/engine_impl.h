@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Engine, inside: what the files that hand objects to the progress thread share
+ *
+ * Every crossing is a `struct hand`: allocated by control, run by the progress thread, which may
+ * keep it until the object is free, then run by control, which calls `done` and frees it.
+ *
+ * Thread: control, but for `act` and hand_return(), which are the progress thread's
+ * Owns: the hands in flight      Locks: none
+ */
+#ifndef ROCECOMM_ENGINE_ENGINE_IMPL_H
+#define ROCECOMM_ENGINE_ENGINE_IMPL_H
+
+#include <pthread.h>
+
+#include "engine/engine.h"
+#include "engine/mailbox.h"
+#include "topo/rdma.h"
+#include "util/list.h"
+
+struct progress;
+struct rdma_mem;
+
+struct engine {
+	struct mailbox inbox; /* progress -> here */
+	struct progress *progress;
+	struct engine_events events;
+	void *arg;
+	bool running;
+	pthread_t owner;
+	uint32_t hands; /* on their way */
+
+	struct list regions;	 /* engine_region.all */
+	struct rdma *rdma;	 /* borrowed; NULL: regions are not registered */
+	struct rdma_mem *stages; /* those of the workers; NULL: none, or no RDMA */
+	size_t frame_max;	 /* what relays carry */
+	uint32_t tickets;
+};
+
+struct hand {
+	struct mailbox_msg msg;
+	struct engine *engine;
+	void (*act)(struct progress *p, struct hand *h); /* progress thread */
+	void (*end)(struct hand *h);			 /* control, before done; or NULL */
+	engine_done_fn done;
+	void *arg;
+	void *object;
+	void *more;
+	uint64_t value;
+	int fd;
+	enum status status;
+};
+
+/* NULL: no memory. */
+struct hand *hand_new(struct engine *e, void (*act)(struct progress *, struct hand *), void *object,
+		      engine_done_fn done, void *arg);
+/* For what must not fail: tries until the system has 100 bytes again. */
+struct hand *hand_must(struct engine *e, void (*act)(struct progress *, struct hand *),
+		       void *object, engine_done_fn done, void *arg);
+void hand_go(struct hand *h);
+/* Progress thread: it is done with. */
+void hand_return(struct progress *p, struct hand *h);
+
+/* ---- engine_rdma.c ------------------------------------------------------------------------ */
+
+struct engine_region;
+struct engine_session;
+
+/* Control: registers a region that is about to be added; what cannot be is staged later. */
+void engine_rdma_register(struct engine *e, struct engine_region *r);
+/* Control: its removal is on the way. */
+void engine_rdma_leaving(struct engine *e, const struct engine_session *s, uint32_t id);
+/* Control: nothing uses the region any more. */
+void engine_rdma_unregister(struct engine *e, struct engine_region *r);
+/* Progress: the transport may use it, and may not. */
+void engine_rdma_use(struct progress *p, struct engine_region *r);
+void engine_rdma_unuse(struct progress *p, struct engine_region *r);
+/* The same for all of a session. */
+void engine_rdma_unuse_all(struct engine_session *s);
+
+#endif

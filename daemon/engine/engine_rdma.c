@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Engine, RDMA: implementation
+ *
+ * Thread: control, but for the functions named on_*, engine_rdma_use() and _unuse*(), which the
+ * progress thread runs      Owns: see engine_rdma.h      Locks: none
+ */
+#include "engine/engine_rdma.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "engine/client_ring.h"
+#include "engine/engine_impl.h"
+#include "engine/progress.h"
+#include "engine/relay.h"
+#include "engine/workers.h"
+#include "topo/rdma_mem.h"
+
+/* ---- regions ------------------------------------------------------------------------------ */
+
+void engine_rdma_register(struct engine *e, struct engine_region *r)
+{
+	list_init(&r->mine);
+	list_init(&r->all);
+	list_append(&e->regions, &r->all);
+	/* Without memory for the table it is staged, as what no device takes. */
+	if (e->rdma && r->base) {
+		(void)rdma_mem_new(e->rdma, r->base, r->size, &r->mem);
+	}
+}
+
+void engine_rdma_leaving(struct engine *e, const struct engine_session *s, uint32_t id)
+{
+	list_for_each (l, &e->regions) {
+		struct engine_region *r = container_of(l, struct engine_region, all);
+
+		if (r->session == s && r->id == id) {
+			r->leaving = true;
+		}
+	}
+}
+
+void engine_rdma_unregister(struct engine *e, struct engine_region *r)
+{
+	list_remove(&r->all);
+	r->mem = rdma_mem_free(r->mem);
+}
+
+void engine_rdma_use(struct progress *p, struct engine_region *r)
+{
+	if (p->verbs && r->mem && verbs_mem_add(p->verbs, r->mem) == 0) {
+		list_append(&r->session->registered, &r->mine);
+	}
+}
+
+void engine_rdma_unuse(struct progress *p, struct engine_region *r)
+{
+	if (!list_empty(&r->mine)) {
+		list_remove(&r->mine);
+		verbs_mem_remove(p->verbs, r->mem);
+	}
+}
+
+void engine_rdma_unuse_all(struct engine_session *s)
+{
+	list_for_each_safe (l, &s->registered) {
+		engine_rdma_unuse(s->progress, container_of(l, struct engine_region, mine));
+	}
+}
+
+/* ---- start -------------------------------------------------------------------------------- */
+
+static void on_start(struct progress *p, struct hand *h)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+
+	p->verbs = h->object;
+	p->rdma_only = h->value;
+	/* If it cannot be watched it is still polled, while there is work. */
+	(void)epoll_ctl(p->epoll, EPOLL_CTL_ADD, verbs_fd(p->verbs), &ev);
+	if (h->more) {
+		(void)verbs_mem_add(p->verbs, h->more);
+	}
+	hand_return(p, h);
+}
+
+/**
+ * engine_rdma_start() - be ready for devices
+ * @e:       borrowed
+ * @options: borrowed for the call
+ *
+ * Once, before the first device.
+ *
+ * Return: 0, -EINVAL for options out of range, or negative errno.
+ */
+int engine_rdma_start(struct engine *e, const struct engine_rdma_options *options)
+{
+	struct hand *h = hand_new(e, on_start, NULL, NULL, NULL);
+	struct verbs *v = NULL;
+	uint8_t *base;
+	size_t size;
+	int r;
+
+	if (!h) {
+		return err_origin(-ENOMEM);
+	}
+	r = verbs_new(&options->verbs, options->only ? &relay_handler_only : &relay_handler,
+		      e->progress, options->clock ? options->clock : &clock_system, &v);
+	if (r == 0 && e->progress->workers) {
+		workers_stages(e->progress->workers, &base, &size);
+		r = rdma_mem_new(NULL, base, size, &e->stages);
+	}
+	if (r < 0) {
+		verbs_free(v);
+		free(h);
+		return err_trace(r);
+	}
+	e->rdma = options->list;
+	e->frame_max = verbs_control_max(v);
+	e->tickets = verbs_tickets(v);
+	h->object = v;
+	h->more = e->stages;
+	h->value = options->only;
+	hand_go(h);
+	return 0;
+}
+
+/* ---- devices ------------------------------------------------------------------------------ */
+
+static void on_region_use(struct progress *p, struct hand *h)
+{
+	engine_rdma_use(p, h->object);
+	hand_return(p, h);
+}
+
+/* Of a region that was there before the first device. */
+static void register_late(struct engine *e, struct engine_region *r)
+{
+	struct hand *h;
+
+	if (!r->base || r->leaving || r->session->leaving ||
+	    rdma_mem_new(NULL, r->base, r->size, &r->mem) < 0) {
+		return;
+	}
+	h = hand_must(e, on_region_use, r, NULL, NULL);
+	hand_go(h);
+}
+
+static void on_device_add(struct progress *p, struct hand *h)
+{
+	struct engine_device *work = h->object;
+
+	work->result = verbs_device_add(p->verbs, work->device, work->why, sizeof(work->why));
+	hand_return(p, h);
+}
+
+/**
+ * engine_device_add() - register all regions with a device and use it
+ * @e:    borrowed; engine_rdma_start() was called
+ * @work: borrowed until @done
+ * @done: its result is there
+ * @arg:  for done
+ */
+void engine_device_add(struct engine *e, struct engine_device *work, engine_done_fn done, void *arg)
+{
+	list_for_each (l, &e->regions) {
+		struct engine_region *r = container_of(l, struct engine_region, all);
+
+		if (!r->mem) {
+			register_late(e, r);
+		}
+		if (r->mem) {
+			(void)rdma_mem_add_device(r->mem, work->device);
+		}
+	}
+	if (e->stages) {
+		(void)rdma_mem_add_device(e->stages, work->device);
+	}
+	work->why[0] = '\0';
+	hand_go(hand_must(e, on_device_add, work, done, arg));
+}
+
+struct device_event {
+	struct rdma_device *device;
+	struct rdma_event event;
+};
+
+static void on_device_event(struct progress *p, struct hand *h)
+{
+	const struct device_event *ev = h->object;
+
+	verbs_device_event(p->verbs, ev->device, &ev->event);
+	hand_return(p, h);
+}
+
+static void end_free_object(struct hand *h)
+{
+	free(h->object);
+}
+
+void engine_device_event(struct engine *e, struct rdma_device *device,
+			 const struct rdma_event *event)
+{
+	struct device_event *copy = calloc(1, sizeof(*copy));
+	struct hand *h;
+
+	if (!copy) {
+		return; /* what an event says shows in completions, too, if later */
+	}
+	copy->device = device;
+	copy->event = *event;
+	h = hand_must(e, on_device_event, copy, NULL, NULL);
+	h->end = end_free_object;
+	hand_go(h);
+}
+
+static void on_device_remove(struct progress *p, struct hand *h)
+{
+	verbs_device_lost(p->verbs, h->object, h->more ? h->more : "it was removed");
+	hand_return(p, h);
+}
+
+/* Nobody uses it: what was registered with it goes. */
+static void end_device_remove(struct hand *h)
+{
+	struct rdma_device *d = h->object;
+
+	list_for_each (l, &h->engine->regions) {
+		struct engine_region *r = container_of(l, struct engine_region, all);
+
+		if (r->mem) {
+			rdma_mem_drop_device(r->mem, d);
+		}
+	}
+	if (h->engine->stages) {
+		rdma_mem_drop_device(h->engine->stages, d);
+	}
+	free(h->more);
+}
+
+void engine_device_remove(struct engine *e, struct rdma_device *device, const char *text,
+			  engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_device_remove, device, done, arg);
+
+	h->more = strdup(text);
+	h->end = end_device_remove;
+	hand_go(h);
+}
+
+/* ---- rails -------------------------------------------------------------------------------- */
+
+static void on_peer_rails(struct progress *p, struct hand *h)
+{
+	struct engine_peer *peer = h->object;
+
+	peer->relay = h->more;
+	if (!peer->down) {
+		/* Without memory for it every rail is refused. */
+		(void)relay_start(peer->relay);
+	}
+	hand_return(p, h);
+}
+
+/**
+ * engine_peer_rails() - from now on a peer may have rails
+ * @e:         borrowed; engine_rdma_start() was called
+ * @peer:      borrowed; once
+ * @name:      of its host, for texts; copied
+ * @initiator: exactly one end of each pair is
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int engine_peer_rails(struct engine *e, struct engine_peer *peer, const char *name, bool initiator)
+{
+	struct hand *h = hand_new(e, on_peer_rails, peer, NULL, NULL);
+	struct relay *relay;
+	int r;
+
+	if (!h) {
+		return err_origin(-ENOMEM);
+	}
+	r = relay_new(peer, name, initiator, e->frame_max, e->tickets, &relay);
+	if (r < 0) {
+		free(h);
+		return err_trace(r);
+	}
+	h->more = relay;
+	hand_go(h);
+	return 0;
+}
+
+static int rail_act(struct verbs_peer *vp, struct engine_rail *w)
+{
+	int r = 0;
+
+	if (w->act & ENGINE_RAIL_OPEN) {
+		r = verbs_rail_open(vp, w->rail, &w->params, &w->local, w->why, sizeof(w->why));
+	}
+	if (r == 0 && w->act & ENGINE_RAIL_CONNECT) {
+		r = verbs_rail_connect(vp, w->rail, &w->remote, w->why, sizeof(w->why));
+	}
+	if (r == 0 && w->act & ENGINE_RAIL_MOVE) {
+		r = verbs_rail_move(vp, w->rail, &w->params, w->why, sizeof(w->why));
+	}
+	if (r == 0 && w->act & ENGINE_RAIL_DROP) {
+		verbs_rail_drop(vp, w->rail);
+	}
+	return r;
+}
+
+static void on_peer_rail(struct progress *p, struct hand *h)
+{
+	struct engine_rail *w = h->more;
+	struct engine_peer *peer = h->object;
+
+	if (peer->relay && peer->relay->verbs) {
+		w->result = rail_act(peer->relay->verbs, w);
+	} else {
+		w->result = -ENOTCONN;
+		snprintf(w->why, sizeof(w->why), "the peer is lost");
+	}
+	hand_return(p, h);
+}
+
+void engine_peer_rail(struct engine *e, struct engine_peer *peer, struct engine_rail *work,
+		      engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_peer_rail, peer, done, arg);
+
+	work->why[0] = '\0';
+	h->more = work;
+	hand_go(h);
+}
+
+static void on_peer_look(struct progress *p, struct hand *h)
+{
+	const struct engine_peer *peer = h->object;
+	struct engine_rails_view *view = h->more;
+
+	memset(view, 0, sizeof(*view));
+	view->up = !peer->down && relay_takes(peer);
+	for (uint32_t i = 0; peer->relay && peer->relay->verbs && i < VERBS_RAILS_MAX; i++) {
+		verbs_rail_info(peer->relay->verbs, i, &view->rails[i]);
+	}
+	hand_return(p, h);
+}
+
+void engine_peer_look(struct engine *e, struct engine_peer *peer, struct engine_rails_view *view,
+		      engine_done_fn done, void *arg)
+{
+	struct hand *h = hand_must(e, on_peer_look, peer, done, arg);
+
+	h->more = view;
+	hand_go(h);
+}
