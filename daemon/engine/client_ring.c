@@ -15,12 +15,13 @@
 #include <unistd.h>
 
 #include "engine/comm.h"
+#include "engine/gate.h"
 #include "engine/engine_impl.h"
 #include "engine/progress.h"
 
 #define RING_BATCH 64
 
-static void session_corrupt(struct engine_session *s, const char *reason)
+void session_corrupt(struct engine_session *s, const char *reason)
 {
 	if (!s->corrupt) {
 		s->corrupt = true;
@@ -29,14 +30,10 @@ static void session_corrupt(struct engine_session *s, const char *reason)
 	}
 }
 
-static void client_ring_take(struct engine_session *s, const struct shm_desc *d)
+void client_ring_take(struct engine_session *s, const struct shm_desc *d)
 {
 	struct engine_handle *h;
 
-	if (d->ticket >= LIMIT_TICKETS) {
-		session_corrupt(s, "a descriptor's ticket is out of range");
-		return;
-	}
 	h = d->comm > 0 && d->comm <= LIMIT_SESSION_COMMS ? &s->handles[d->comm] : NULL;
 	if (!h || !h->comm) {
 		client_ring_complete(s, NULL, d->ticket, d->generation,
@@ -65,7 +62,13 @@ int client_ring_poll(struct engine_session *s)
 		return 0;
 	}
 	for (int i = 0; i < n; i++) {
-		client_ring_take(s, &batch[i]);
+		if (batch[i].ticket >= LIMIT_TICKETS) {
+			session_corrupt(s, "a descriptor's ticket is out of range");
+			return i;
+		}
+		if (!gate_hold(s, &batch[i])) {
+			client_ring_take(s, &batch[i]);
+		}
 	}
 	return n;
 }

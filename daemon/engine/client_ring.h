@@ -34,6 +34,7 @@ struct engine_region {
 	struct rdma_mem *mem;  /* with devices; NULL: none */
 	struct region *region; /* the reference is control's business */
 	uint8_t *base;
+	struct gpu_device *gpu; /* NULL: memory of the host */
 	uint64_t size;
 	uint32_t id;
 	uint32_t users;
@@ -46,9 +47,12 @@ struct engine_region {
 
 /* A session's handle of a communicator. */
 struct engine_handle {
-	struct engine_comm *comm; /* NULL: free */
-	uint32_t local;		  /* which of its local ranks this is */
-	enum status failed;	  /* free: how the last one that it named had failed, or 0 */
+	struct engine_comm *comm;	/* NULL: free */
+	uint32_t local;			/* which of its local ranks this is */
+	enum status failed;		/* free: how the last one that it named had failed, or 0 */
+	struct engine_session *session; /* while descriptors wait */
+	struct list gated;		/* progress.gated, while descriptors wait (gate.h) */
+	uint32_t first, last;		/* of those: ticket + 1; first 0: none waits */
 };
 
 struct engine_session {
@@ -59,6 +63,8 @@ struct engine_session {
 	struct ring_consumer ring;
 	uint32_t waiting; /* descriptors seen before the mailbox was last run */
 	struct shm_cell *cells;
+	_Atomic uint32_t *gates; /* [LIMIT_TICKETS]; NULL: the page has none */
+	struct gate_hold *holds; /* [LIMIT_TICKETS], address space until it is used */
 	int bell;
 	int event;
 	bool corrupt;
@@ -79,6 +85,9 @@ struct engine_session {
  * A descriptor may name a buffer or communicator of which the client has just been told, so it must
  * not overtake the mailbox: look at the ring, run the mailbox, then take what was seen.
  */
+/* Takes a descriptor whose gate is open, or that has none. Its ticket is in range. */
+void client_ring_take(struct engine_session *s, const struct shm_desc *d);
+void session_corrupt(struct engine_session *s, const char *reason);
 void client_ring_look(struct engine_session *s);
 /* Takes descriptors that were seen; bounded work. Return: how many. */
 int client_ring_poll(struct engine_session *s);

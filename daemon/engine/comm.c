@@ -103,7 +103,7 @@ static bool comm_allocate(struct engine_comm *c)
 	c->temp = reserve((size_t)COMM_ACTIVE * COMM_TEMP);
 	c->p2ps = reserve(COMM_P2PS * (size_t)c->nlocal * sizeof(*c->p2ps));
 	if (!c->ops || !c->posts || !c->ranks || !c->grants || !c->grant_lost || !c->temp ||
-	    !c->p2ps) {
+	    !c->p2ps || device_comm_init(c) < 0) {
 		return false;
 	}
 	for (uint32_t i = 0; i < COMM_VARGS; i++) {
@@ -235,6 +235,7 @@ struct engine_comm *comm_free(struct engine_comm *c)
 	unreserve(c->grants, WINDOW * (size_t)c->nhosts * sizeof(*c->grants));
 	unreserve(c->temp, (size_t)COMM_ACTIVE * COMM_TEMP);
 	unreserve(c->p2ps, COMM_P2PS * (size_t)c->nlocal * sizeof(*c->p2ps));
+	device_comm_deinit(c);
 	free(c->ops);
 	free(c->ranks);
 	free(c->grant_lost);

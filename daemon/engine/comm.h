@@ -141,6 +141,7 @@ struct engine_comm {
 	uint32_t peer_mask;   /* slots - 1 */
 	uint8_t *temp;	      /* [COMM_ACTIVE * COMM_TEMP], reserved address space */
 	uint32_t temp_used;   /* bit a slot */
+	uint8_t *devices;     /* [COMM_ACTIVE], see device.c */
 	struct vargs vargs[COMM_VARGS];
 
 	struct p2p *p2ps;  /* [nlocal * COMM_P2PS] */

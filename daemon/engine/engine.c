@@ -17,6 +17,7 @@
 #include "engine/client_ring.h"
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/gate.h"
 #include "engine/progress.h"
 #include "engine/workers.h"
 #include "topo/rdma_mem.h"
@@ -237,6 +238,7 @@ static void session_free(struct engine *e, struct engine_session *s)
 		}
 	}
 	free(s->regions);
+	gate_session_deinit(s);
 	free(s->handles);
 	free(s);
 }
@@ -277,7 +279,7 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	}
 	s->regions = calloc(LIMIT_SESSION_BUFFERS + 1, sizeof(struct engine_region *));
 	s->handles = calloc(LIMIT_SESSION_COMMS + 1, sizeof(*s->handles));
-	if (!s->regions || !s->handles) {
+	if (!s->regions || !s->handles || gate_session_init(s, page) < 0) {
 		session_free(e, s);
 		free(h);
 		return err_origin(-ENOMEM);
@@ -304,6 +306,7 @@ static void on_session_remove(struct progress *p, struct hand *h)
 	s->removing = true;
 	list_remove(&s->link);
 	list_remove(&s->dirty);
+	gate_forget(s);
 	epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->bell, NULL);
 	if (s->regions_in_use == 0) {
 		engine_rdma_unuse_all(s);
@@ -365,6 +368,7 @@ int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
 	}
 	r->region = region_ref(region);
 	r->base = region->base;
+	r->gpu = region->gpu ? gpu_memory_device(region->gpu) : NULL;
 	r->size = region->size;
 	r->id = id;
 	r->session = s;

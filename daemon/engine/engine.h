@@ -57,6 +57,7 @@ enum engine_fail_cause {
 	ENGINE_FAIL_ARRIVAL,  /* arrival time-out: missing ranks in view */
 	ENGINE_FAIL_TRANSFER, /* transfer time-out */
 	ENGINE_FAIL_PARTNER,  /* rank_a's send or receive (a.kind) waits for rank_b's */
+	ENGINE_FAIL_DEVICE,   /* rank_a's memory on a GPU cannot be copied: reason */
 };
 struct engine_signature {
 	uint8_t kind, dtype, op, reserved;

@@ -42,6 +42,13 @@ uint8_t *op_ref(const struct op_ctx *ctx, const struct op_run *run, const struct
 	if (ref->space == PLAN_TEMP) {
 		return run->temp + ref->block * ctx->seg + lo * ctx->esize;
 	}
+	if (ctx->device) {
+		uint8_t *staged = device_ref(ctx, run, ref, first, lo);
+
+		if (staged) {
+			return staged;
+		}
+	}
 	post = &ctx->op->posts[ref->lrank];
 	first += vargs_displacement(ctx, ref->space, ref->lrank, ref->block);
 	return (ref->space == PLAN_IN ? post->in : post->out) + first * ctx->esize;
@@ -51,14 +58,19 @@ uint8_t *op_ref(const struct op_ctx *ctx, const struct op_run *run, const struct
 
 static void note_done(struct transport_send *send, int status);
 
-/* Segments below may come: they have begun, and no worker has what their receives wait for. */
+/*
+ * Segments below may come: they have begun, their input is there, and no worker has what their
+ * receives wait for.
+ */
 static uint32_t op_open(const struct op_ctx *ctx)
 {
 	uint32_t open = ctx->started;
 
-	for (uint32_t i = 0; ctx->offload && i < ctx->nruns; i++) {
-		if (ctx->runs[i].active && ctx->runs[i].gates) {
-			open = MIN(open, ctx->runs[i].segment);
+	for (uint32_t i = 0; (ctx->offload || ctx->device) && i < ctx->nruns; i++) {
+		const struct op_run *run = &ctx->runs[i];
+
+		if (run->active && (run->gates || run->phase == DEVICE_FILL)) {
+			open = MIN(open, run->segment);
 		}
 	}
 	return open;
@@ -172,7 +184,7 @@ void op_send_grants(struct op_ctx *ctx, bool all)
 void op_gates_open(struct op_ctx *ctx)
 {
 	if (op_open(ctx) != ctx->granted) {
-		op_send_grants(ctx, false);
+		op_send_grants(ctx, ctx->op->grant_all);
 	}
 }
 
@@ -204,6 +216,23 @@ void op_request_grant(struct op_ctx *ctx, uint32_t host)
 
 /* ---- runs --------------------------------------------------------------------------------- */
 
+/* The steps that wait for nothing are ready. */
+static void run_go(struct op_run *run)
+{
+	const struct plan *plan = run->ctx->entry->plan;
+
+	run->phase = DEVICE_STEPS;
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		if (run->steps[i].deps == 0) {
+			run->steps[i].state = STEP_READY;
+			run->ready[run->nready++] = i;
+		}
+	}
+	if (list_empty(&run->link)) {
+		list_append(&run->ctx->comm->progress->runnable, &run->link);
+	}
+}
+
 static void run_begin(struct op_ctx *ctx, struct op_run *run)
 {
 	const struct plan *plan = ctx->entry->plan;
@@ -228,18 +257,14 @@ static void run_begin(struct op_ctx *ctx, struct op_run *run)
 		st->stage = NULL;
 		st->length = 0;
 		st->state = STEP_WAITING;
-		if (st->deps == 0) {
-			st->state = STEP_READY;
-			run->ready[run->nready++] = i;
-		}
 	}
-	if (list_empty(&run->link)) {
-		list_append(&c->progress->runnable, &run->link);
+	if (!ctx->device || !device_fill(run)) {
+		run_go(run);
 	}
 }
 
 /* A run is over: the next segment takes its place. */
-void op_run_finished(struct op_run *run)
+static void run_end(struct op_run *run)
 {
 	struct op_ctx *ctx = run->ctx;
 
@@ -256,6 +281,27 @@ void op_run_finished(struct op_run *run)
 	}
 }
 
+/* All steps are done: what is to go to a GPU does so first. */
+void op_run_finished(struct op_run *run)
+{
+	if (!run->ctx->device || !device_empty(run)) {
+		run_end(run);
+	}
+}
+
+void op_run_copied(struct op_run *run)
+{
+	struct op_ctx *ctx = run->ctx;
+
+	if (run->phase == DEVICE_EMPTY) {
+		run->phase = DEVICE_STEPS;
+		run_end(run);
+		return;
+	}
+	run_go(run);
+	op_gates_open(ctx);
+}
+
 void op_release(struct op *op)
 {
 	struct op_ctx *ctx = op->ctx;
@@ -264,6 +310,7 @@ void op_release(struct op *op)
 		return;
 	}
 	ctx->comm->temp_used &= ~(1u << ctx->temp_slot);
+	device_release(ctx);
 	if (ctx->vargs) {
 		ctx->vargs->used = false;
 		ctx->vargs = NULL;
@@ -338,6 +385,9 @@ static uint32_t op_want(const struct op *op)
 	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
 		const struct post *p = &op->posts[l];
 
+		if (p->in_region && p->in_region->gpu) {
+			continue; /* it is staged: input and output are apart */
+		}
 		if (p->in_len && p->out_len && p->in < p->out + p->out_len &&
 		    p->out < p->in + p->in_len) {
 			want = 0;
@@ -392,25 +442,23 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 			(v && coll_kind_has_root(op->sig.kind)));
 }
 
-static void op_launch(struct op *op, struct op_ctx *ctx, struct vargs *v)
+static void op_launch(struct op *op, struct op_ctx *ctx)
 {
 	struct engine_comm *c = op->comm;
 
 	op->ctx = ctx;
 	op->state = OP_ACTIVE;
 	op->last_progress = c->progress->now;
-	ctx->op = op;
-	ctx->comm = c;
-	ctx->vargs = v;
 	ctx->started = 0;
 	ctx->finished = 0;
 	ctx->held = 0;
 	ctx->slices = 0;
 	ctx->granted = 0;
-	ctx->temp_slot = (uint32_t)__builtin_ctz(~c->temp_used);
 	c->temp_used |= 1u << ctx->temp_slot;
-	op_shape(op, ctx, v);
 	ctx->nruns = MIN(ctx->entry->nruns, ctx->nseg);
+	if (ctx->device) {
+		ctx->nruns = MIN(ctx->nruns, ctx->device->nruns);
+	}
 	if (ctx->seg != UINT64_MAX && ctx->seg * ctx->entry->plan->ntemp > COMM_TEMP / OP_RUNS) {
 		ctx->nruns = 1;
 	}
@@ -459,6 +507,33 @@ static const char *plan_refusal(const struct op *op, const struct plan *plan, st
 		return "its blocks have more segments than 32 bits can number";
 	}
 	return NULL;
+}
+
+/* Gives it what its shape needs. Return: false: not now, or it is refused; nothing is taken. */
+static bool op_admit(struct op *op, struct op_ctx *ctx, struct vargs *v)
+{
+	const char *reason;
+	int r;
+
+	ctx->op = op;
+	ctx->comm = op->comm;
+	ctx->vargs = v;
+	ctx->temp_slot = (uint32_t)__builtin_ctz(~op->comm->temp_used);
+	op_shape(op, ctx, v);
+	r = device_admit(ctx, &reason);
+	if (r == 0) {
+		return true;
+	}
+	ctx->op = NULL;
+	ctx->vargs = NULL;
+	ctx->entry->in_use--;
+	if (v) {
+		v->used = false;
+	}
+	if (r == DEVICE_E_REFUSED) {
+		op_reject(op, 0, reason);
+	}
+	return false;
 }
 
 int op_start(struct op *op)
@@ -510,6 +585,9 @@ int op_start(struct op *op)
 		op_reject(op, 0, reason);
 		return OP_E_LATER;
 	}
-	op_launch(op, ctx, v);
+	if (!op_admit(op, ctx, v)) {
+		return OP_E_LATER;
+	}
+	op_launch(op, ctx);
 	return 0;
 }

@@ -18,6 +18,7 @@
 
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/device.h"
 #include "engine/slice.h"
 #include "transport/transport.h"
 
@@ -79,6 +80,8 @@ struct op_run {
 	uint32_t left;	/* steps not done */
 	uint32_t gates; /* steps with GATE_GRANT not done, if grants wait for them */
 	bool active;
+	uint8_t phase;	  /* enum device_phase */
+	uint32_t copying; /* jobs of that phase */
 	uint32_t nready;
 	uint32_t *ready;	  /* [nsteps] stack */
 	struct step_state *steps; /* [nsteps] */
@@ -114,9 +117,10 @@ struct op_ctx {
 	bool eager; /* every message is small: no grants by default */
 	bool far;   /* the results do not fit into a cache: copies go past it */
 	struct vargs *vargs;
-	struct op_run *runs;	/* [entry->nruns] */
-	struct op_note *grants; /* [plan->nrecv_peers] */
-	struct op_note *rts;	/* [plan->nsend_peers] */
+	struct device_op *device; /* NULL: no buffer is on a GPU */
+	struct op_run *runs;	  /* [entry->nruns] */
+	struct op_note *grants;	  /* [plan->nrecv_peers] */
+	struct op_note *rts;	  /* [plan->nsend_peers] */
 };
 
 /* A plan with everything that running it takes. */
@@ -152,6 +156,8 @@ void op_run_steps(struct op_run *run);
 /* Takes back what workers have done. Return: how many slices. */
 int op_reap(struct progress *p);
 void op_run_finished(struct op_run *run);
+/* Its input is there, or its output is where it belongs. */
+void op_run_copied(struct op_run *run);
 /* The transport gave a message of this operation back. */
 void op_unhold(struct op_ctx *ctx);
 /* Tries blocked sends again. */

@@ -38,6 +38,7 @@ static void p2p_put(struct p2p *x)
 {
 	struct engine_comm *c = x->comm;
 
+	device_p2p_release(x);
 	post_release(&x->post);
 	list_remove(&x->link);
 	list_append(&c->p2p_free, &x->link);
@@ -106,6 +107,55 @@ static void p2p_mismatch(struct p2p *x, uint64_t theirs)
 	comm_fail_event(c, &f);
 }
 
+/* ---- memory of GPUs ----------------------------------------------------------------------- */
+
+/* Where the bytes are that are sent, or arrive. */
+static uint8_t *p2p_place(const struct p2p *x)
+{
+	if (device_p2p(x)) {
+		return x->stage;
+	}
+	return x->kind == COLL_SEND ? x->post.in : x->post.out;
+}
+
+/* A send's bytes are in memory of the host. Return: false: they will be, or it cannot be now. */
+static bool p2p_fetched(struct p2p *x)
+{
+	if (x->fetched || !device_p2p(x)) {
+		return true;
+	}
+	if (device_p2p_stage(x)) {
+		device_p2p_copy(x);
+	}
+	return false;
+}
+
+/* All bytes of a receive are here. */
+static void p2p_received(struct p2p *x)
+{
+	if (device_p2p(x)) {
+		device_p2p_copy(x);
+	} else {
+		p2p_finish(x, STATUS_OK);
+	}
+}
+
+void p2p_copied(struct p2p *x)
+{
+	struct progress *p = x->comm->progress;
+
+	x->copying = false;
+	x->state = P2P_WAITING;
+	if (x->comm->failed) {
+		p2p_finish(x, x->comm->failed);
+	} else if (x->kind == COLL_SEND) {
+		x->fetched = true;
+	} else {
+		p2p_finish(x, STATUS_OK);
+	}
+	p->rescan = true;
+}
+
 /* ---- across hosts ------------------------------------------------------------------------- */
 
 static void note_done(struct transport_send *send, int status)
@@ -163,6 +213,9 @@ static void send_payload(struct p2p *x)
 	struct engine_peer *peer = c->params.peers[host_of(c, x->peer)];
 	bool eager = false;
 
+	if (!p2p_fetched(x)) {
+		return;
+	}
 	if ((int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) <= 0) {
 		eager = conn_take_credit(peer, x->bytes);
 		if (!eager) {
@@ -172,7 +225,7 @@ static void send_payload(struct p2p *x)
 	header_fill(x, &x->send.header, WIRE_P2P, c->ranks[x->local].rank, x->peer);
 	x->send.header.seq = x->seq;
 	x->send.header.flags = eager ? WIRE_EAGER : 0;
-	x->iov.iov_base = x->post.in;
+	x->iov.iov_base = p2p_place(x);
 	x->iov.iov_len = x->bytes;
 	x->send.iov = &x->iov;
 	x->send.niov = x->bytes ? 1 : 0;
@@ -197,12 +250,12 @@ static void take_early(struct p2p *x)
 		return;
 	}
 	if (x->bytes) {
-		memcpy(x->post.out, slot->data, x->bytes);
+		memcpy(p2p_place(x), slot->data, x->bytes);
 	}
 	COMM_COUNT(c, bytes_copied, x->bytes);
 	counter_add(&c->params.view->bytes_received, x->bytes);
 	conn_release_slot(slot);
-	p2p_finish(x, STATUS_OK);
+	p2p_received(x);
 	c->progress->rescan = true;
 }
 
@@ -224,7 +277,7 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 		memset(&x->recv, 0, sizeof(x->recv));
 		x->target.kind = RECV_P2P;
 		x->target.object = x;
-		x->iov.iov_base = x->post.out;
+		x->iov.iov_base = p2p_place(x);
 		x->iov.iov_len = x->bytes;
 		x->recv.iov = x->bytes ? &x->iov : NULL;
 		x->recv.niov = x->bytes ? 1 : 0;
@@ -241,10 +294,12 @@ void p2p_recv_done(struct p2p *x)
 	struct engine_comm *c = x->comm;
 	struct progress *p = c->progress;
 
-	if (!c->failed) {
+	if (c->failed) {
+		p2p_finish(x, c->failed);
+	} else {
 		counter_add(&c->params.view->bytes_received, x->bytes);
+		p2p_received(x);
 	}
-	p2p_finish(x, c->failed ? c->failed : STATUS_OK);
 	p->rescan = true; /* @c may be gone by now */
 }
 
@@ -295,16 +350,19 @@ static void local_copy(struct p2p *x)
 		p2p_mismatch(x, y->bytes);
 		return;
 	}
+	if (!p2p_fetched(x)) {
+		return;
+	}
 	n = MIN(x->bytes - x->cursor, OP_SLICE);
 	if (n) {
-		memmove(y->post.out + x->cursor, x->post.in + x->cursor, n);
+		memmove(p2p_place(y) + x->cursor, p2p_place(x) + x->cursor, n);
 		COMM_COUNT(c, bytes_local, n);
 		x->cursor += n;
 	}
 	c->progress->rescan = true;
 	if (x->cursor == x->bytes) {
 		p2p_finish(x, STATUS_OK);
-		p2p_finish(y, STATUS_OK);
+		p2p_received(y);
 	}
 }
 
@@ -322,6 +380,9 @@ static void p2p_try_start(struct p2p *x)
 	/* A send and a receive of one rank to itself may name the same memory: nothing to wait for.
 	 */
 	if (post_conflicts(rank, &x->post)) {
+		return;
+	}
+	if (x->kind == COLL_RECV && device_p2p(x) && !device_p2p_stage(x)) {
 		return;
 	}
 	x->started = true;
@@ -410,6 +471,10 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 		why = "its buffer is not inside memory that it registered";
 	} else if ((uint32_t)d->seq != *seq) {
 		why = "its sequence number is not the next one";
+	} else if (device_too_large(region, bytes)) {
+		why = "its buffer on a GPU is larger than the staging memory: raise gpu_staging, "
+		      "or "
+		      "send it in parts";
 	} else if (rank->p2p->in_flight == COMM_P2PS) {
 		why = "it has more sends and receives in flight than the window holds";
 	}
@@ -476,6 +541,9 @@ void p2p_fail(struct engine_comm *c, enum status status)
 			p2p_finish(x, status);
 			continue;
 		}
+		if (x->copying) {
+			continue; /* p2p_copied() comes */
+		}
 		/*
 		 * The transport has it, but writes to it no longer: the client is told now, the
 		 * memory is kept until the transport lets go. A device may write for some time
@@ -495,7 +563,7 @@ void p2p_abandon(struct engine_comm *c, struct engine_peer *peer)
 	list_for_each_safe (e, &c->p2p_active) {
 		struct p2p *x = container_of(e, struct p2p, link);
 
-		if (x->state == P2P_HELD && x->kind == COLL_RECV &&
+		if (x->state == P2P_HELD && !x->copying && x->kind == COLL_RECV &&
 		    c->params.peers[host_of(c, x->peer)] == peer) {
 			p2p_finish(x, c->failed);
 		}

@@ -18,6 +18,7 @@
 
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/device.h"
 
 enum p2p_state {
 	P2P_WAITING = 0, /* for earlier operations on the same memory, the other side, a grant */
@@ -36,6 +37,8 @@ struct p2p {
 	uint8_t state;
 	bool started;	/* no conflict any more */
 	bool note_busy; /* its grant is with the transport */
+	bool copying;	/* between its buffer on a GPU and `stage` */
+	bool fetched;	/* a send: `stage` has it */
 	uint64_t bytes;
 	uint64_t since;	 /* ns: waits for its partner from then on */
 	uint64_t cursor; /* copied so far, between ranks of this host */
@@ -44,6 +47,8 @@ struct p2p {
 	struct transport_send send; /* payload of a send, grant of a receive */
 	struct transport_recv recv;
 	struct recv_target target;
+	uint8_t *stage; /* what is sent or received for a buffer on a GPU; NULL: none yet */
+	struct device_job copy;
 };
 
 /* Counters of one local rank, by the other rank. */
@@ -61,6 +66,8 @@ void p2p_advance(struct engine_comm *c);
 struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 				      const struct wire_header *h);
 void p2p_recv_done(struct p2p *x);
+/* The copy between its buffer and staging memory has ended, or its communicator has failed. */
+void p2p_copied(struct p2p *x);
 void p2p_granted(struct engine_comm *c, const struct wire_header *h);
 /* The oldest that waits for its partner since before @limit (ns), or NULL. */
 const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit);

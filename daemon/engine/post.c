@@ -187,6 +187,9 @@ const char *post_fill(struct engine_comm *c, uint32_t local, const struct shm_de
 					 &post->args_region)) {
 			return "its count arrays are not inside memory that it registered";
 		}
+		if (post->args_region && post->args_region->gpu) {
+			return "its count arrays are in memory of a GPU";
+		}
 		post->args = p;
 	}
 	if (coll_kind_is_v(d->kind)) {

@@ -17,10 +17,12 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 
 #include "engine/client_ring.h"
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/gate.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
 #include "engine/relay.h"
@@ -80,6 +82,7 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 	list_init(&p->comms);
 	list_init(&p->peers);
 	list_init(&p->runnable);
+	list_init(&p->gated);
 	p->epoll = epoll_create1(EPOLL_CLOEXEC);
 	r = p->epoll < 0 ? err_origin(-errno) : mailbox_init(&p->inbox);
 	if (r == 0) {
@@ -98,6 +101,7 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 		progress_free(p);
 		return err_fold(r);
 	}
+	p->copies.bell = p->inbox.fd;
 	p->now = clock_monotonic();
 	*ret = p;
 	return 0;
@@ -211,6 +215,9 @@ static bool arm(struct progress *p)
 	if (p->workers && !workers_arm(p->workers)) {
 		empty = false;
 	}
+	if (!gpu_channel_arm(&p->copies)) {
+		empty = false;
+	}
 	if (!transport_arm(p->transport)) {
 		empty = false;
 	}
@@ -225,6 +232,7 @@ static void disarm(struct progress *p)
 	if (p->workers) {
 		workers_disarm(p->workers);
 	}
+	gpu_channel_disarm(&p->copies);
 	list_for_each (e, &p->sessions) {
 		ring_wake(&container_of(e, struct engine_session, link)->ring);
 	}
@@ -235,7 +243,11 @@ static void sleep_until_event(struct progress *p)
 	struct epoll_event events[16];
 
 	if (arm(p)) {
-		epoll_wait(p->epoll, events, ARRAY_SIZE(events), p->busy ? SLEEP_MS : -1);
+		if (list_empty(&p->gated)) {
+			epoll_wait(p->epoll, events, ARRAY_SIZE(events), p->busy ? SLEEP_MS : -1);
+		} else {
+			gate_wait(p, events, ARRAY_SIZE(events));
+		}
 		counter_add(&p->view.syscalls, 1);
 		counter_add(&p->view.wakeups, 1);
 	}
@@ -252,11 +264,16 @@ static bool help(struct progress *p)
 	return p->workers && workers_help(p->workers, &moved);
 }
 
-/* Everything has failed; what workers still hold comes back first. */
+/* Everything has failed; what workers and GPUs still hold comes back first. */
 static void finish_workers(struct progress *p)
 {
 	while (p->workers && workers_out(p->workers)) {
 		if (!op_reap(p) && !help(p)) {
+			sched_yield();
+		}
+	}
+	while (p->copying) {
+		if (!device_reap(p)) {
 			sched_yield();
 		}
 	}
@@ -318,8 +335,12 @@ static int turn(struct progress *p)
 		n += mailbox_run(&p->inbox, p);
 	}
 	n += poll_rings(p);
+	n += gate_poll(p);
 	if (p->workers) {
 		n += op_reap(p);
+	}
+	if (p->copying) {
+		n += device_reap(p);
 	}
 	n += run_steps(p);
 	flush(p);
@@ -347,6 +368,8 @@ static void progress_main(void *arg)
 	uint64_t spin = p->options.spin_us * CLOCK_NS_PER_US;
 	uint64_t idle_since = 0;
 
+	/* Waits for gates are shorter than what the kernel adds to others. */
+	prctl(PR_SET_TIMERSLACK, 1000);
 	while (!p->stop) {
 		if (turn(p) || help(p)) {
 			idle_since = 0;

@@ -18,6 +18,7 @@
 
 #include "engine/engine.h"
 #include "engine/mailbox.h"
+#include "gpu/gpu.h"
 #include "telemetry/counters.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
@@ -33,10 +34,12 @@ struct progress {
 	struct mailbox inbox;	/* control -> here */
 	struct mailbox *outbox; /* here -> control */
 	struct transport *transport;
-	struct workers *workers; /* NULL: none */
-	struct verbs *verbs;	 /* NULL: no RDMA */
-	bool rdma_only;		 /* no message may go by TCP */
-	bool notes_due;		 /* control has not heard all of rails */
+	struct workers *workers;   /* NULL: none */
+	struct gpu_channel copies; /* jobs of GPUs come back */
+	uint32_t copying;	   /* that are not back */
+	struct verbs *verbs;	   /* NULL: no RDMA */
+	bool rdma_only;		   /* no message may go by TCP */
+	bool notes_due;		   /* control has not heard all of rails */
 	int epoll;
 	bool stop;
 	bool rescan; /* credits came back: look at blocked messages of all operations */
@@ -47,6 +50,8 @@ struct progress {
 	struct list *walk;    /* the next one of a comm_walk() */
 	struct list peers;    /* engine_peer.link */
 	struct list runnable; /* op_run.link: a step is ready */
+	struct list gated;    /* engine_handle.gated: a gate is waited for */
+	uint64_t gate_since;  /* ns: when one was last added or opened */
 	struct engine_comm *buckets[PROGRESS_BUCKETS];
 
 	uint64_t now; /* ns, refreshed once a loop */

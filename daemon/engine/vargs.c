@@ -268,8 +268,7 @@ uint64_t vargs_length(const struct op_ctx *ctx, const struct plan_piece *piece)
 	}
 }
 
-/* Does this side of the collective consist of one block a rank? */
-static bool side_is_blocked(uint8_t kind, uint8_t space)
+bool vargs_blocked(uint8_t kind, uint8_t space)
 {
 	switch (kind) {
 	case COLL_ALLGATHER:
@@ -296,7 +295,7 @@ uint64_t vargs_displacement(const struct op_ctx *ctx, uint8_t space, uint32_t lr
 	uint8_t kind = ctx->op->sig.kind;
 	size_t n = ctx->comm->nranks;
 
-	if (!side_is_blocked(kind, space)) {
+	if (!vargs_blocked(kind, space)) {
 		return 0;
 	}
 	if (!v) {

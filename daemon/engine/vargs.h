@@ -34,6 +34,8 @@ void vargs_extent(struct post *post, const struct engine_signature *sig, uint32_
 
 /* Elements of the block that a piece lies in, and where block @block of a side begins. */
 uint64_t vargs_length(const struct op_ctx *ctx, const struct plan_piece *piece);
+/* Does this side of the collective consist of one block a rank? */
+bool vargs_blocked(uint8_t kind, uint8_t space);
 uint64_t vargs_displacement(const struct op_ctx *ctx, uint8_t space, uint32_t lrank,
 			    uint32_t block);
 /* Longest block, mean block, in elements, as far as this host knows all of them. */

@@ -32,6 +32,21 @@ int region_new(void *base, size_t mapped, uint64_t size, struct quota_charge *ch
 	return 0;
 }
 
+/* See region.h. */
+int region_new_gpu(struct gpu_memory *memory, struct region **ret)
+{
+	struct quota_charge none = {0};
+	uint64_t size = gpu_memory_size(memory);
+	int r;
+
+	r = region_new((void *)(uintptr_t)gpu_memory_address(memory), size, size, &none, ret);
+	if (r < 0) {
+		return err_trace(r);
+	}
+	(*ret)->gpu = memory;
+	return 0;
+}
+
 /**
  * region_ref() - take a reference
  * @r:  borrowed
@@ -48,7 +63,11 @@ struct region *region_ref(struct region *r)
 struct region *region_unref(struct region *r)
 {
 	if (r && ref_put(&r->ref)) {
-		munmap(r->base, r->mapped);
+		if (r->gpu) {
+			gpu_memory_unref(r->gpu);
+		} else {
+			munmap(r->base, r->mapped);
+		}
 		quota_release(&r->charge);
 		free(r);
 	}

@@ -7,6 +7,9 @@
  * Made from a memfd that import.h has checked; unmapped when the last reference goes, which may be
  * the control thread's or a progress thread's. Carries the quota charge of its bytes with it.
  *
+ * Or memory of a GPU (`gpu` is set): `base` is then an address that only copies of gpu/gpu.h may
+ * use, different from all of the host's; what it costs is charged with its allocations.
+ *
  * Thread: any (immutable but for the count)      Owns: the mapping, the charge      Locks: none
  */
 #ifndef ROCECOMM_MEM_REGION_H
@@ -16,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu/gpu.h"
 #include "util/quota.h"
 #include "util/ref.h"
 
@@ -26,6 +30,7 @@ struct region {
 	size_t mapped; /* size, up to whole pages */
 	bool internal; /* the library's own (staging, argument arrays), for rocectl */
 	struct quota_charge charge;
+	struct gpu_memory *gpu; /* NULL: memory of the host */
 };
 
 /*
@@ -34,6 +39,8 @@ struct region {
  */
 int region_new(void *base, size_t mapped, uint64_t size, struct quota_charge *charge,
 	       struct region **ret);
+/* @memory: the reference is consumed on success. Return: 0, -ENOMEM. */
+int region_new_gpu(struct gpu_memory *memory, struct region **ret);
 struct region *region_ref(struct region *r);
 /* NULL allowed. Return: NULL. */
 struct region *region_unref(struct region *r);

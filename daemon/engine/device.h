@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Device: operations on memory of GPUs
+ *
+ * A plan knows nothing of GPUs. Each run of one, a segment of the operation, has staging memory
+ * for every block of a buffer that is on a GPU: copy engines fill it before the first step of the
+ * run and empty it behind the last, while other runs are on the wire. op_ref() gives the staging
+ * address instead of the buffer's. So every collective works, in place or not, whatever other
+ * ranks have their buffers in.
+ *
+ * What goes in and what comes out have places of their own, so that in place or not is all the same
+ * here. Until its input is there a run has nowhere to put what arrives, hence grants wait for that.
+ *
+ * Messages of a plan that is not cut into segments (all-to-all, gather, scatter), and sends and
+ * receives, are staged as a whole.
+ *
+ * Staging memory is bounded. An operation takes what it can have of it, for one run at least, or
+ * waits until others are over.
+ *
+ * A copy holds its operation as a message on a stream does (op_ctx.held).
+ *
+ * Thread: progress, but for the function that describes copies      Owns: nothing      Locks: none
+ */
+#ifndef ROCECOMM_ENGINE_DEVICE_H
+#define ROCECOMM_ENGINE_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu/gpu.h"
+
+struct engine_comm;
+struct engine_region;
+struct op_ctx;
+struct op_run;
+struct p2p;
+struct plan_ref;
+struct post;
+struct progress;
+
+/* A job, and who wants to know of its end. */
+struct device_job {
+	struct gpu_job job;
+	void (*end)(struct device_job *job);
+	struct op_run *run; /* of an operation */
+	uint32_t group;
+};
+
+/* A rank's send or receive buffer. */
+struct device_side {
+	bool staged;
+	uint32_t group;
+	uint32_t nblocks;
+	uint64_t off; /* in a run's part of the group's staging memory */
+};
+
+/* What an operation has on one GPU. */
+struct device_group {
+	struct gpu_device *gpu;
+	uint64_t run_size; /* staging memory of a run */
+	uint64_t size;	   /* of all runs */
+	uint8_t *base;
+	uint32_t npieces[2]; /* blocks to fill, to empty */
+};
+
+struct device_op {
+	uint32_t ngroups;
+	uint32_t nruns;
+	uint64_t stride;	     /* bytes between blocks of a segment */
+	struct device_group *groups; /* [nlocal] */
+	struct device_side *sides;   /* [2 * nlocal], by rank, then in and out */
+	struct device_job *jobs;     /* [OP_RUNS * nlocal], by run */
+};
+
+enum device_phase {
+	DEVICE_STEPS = 0, /* the run is with its plan */
+	DEVICE_FILL = 1,
+	DEVICE_EMPTY = 2,
+};
+
+/* Control thread: what a communicator's operations need, all of it address space only. */
+int device_comm_init(struct engine_comm *c);
+void device_comm_deinit(struct engine_comm *c);
+
+enum { DEVICE_E_LATER = 1, DEVICE_E_REFUSED = 2 };
+/*
+ * @ctx: shaped, with its temp_slot, not yet launched. Takes staging memory if the operation needs
+ * any. Return: 0; DEVICE_E_LATER: the progress thread looks again when some comes back;
+ * DEVICE_E_REFUSED with a reason.
+ */
+int device_admit(struct op_ctx *ctx, const char **ret_reason);
+void device_release(struct op_ctx *ctx);
+/* Starts copies of a run's input, its output. Return: false: there is nothing to copy. */
+bool device_fill(struct op_run *run);
+bool device_empty(struct op_run *run);
+/* Where a block of a staged buffer is in a run. NULL: it is not staged. */
+uint8_t *device_ref(const struct op_ctx *ctx, const struct op_run *run, const struct plan_ref *ref,
+		    uint64_t first, uint64_t lo);
+/* Takes back what has been copied. Return: how many jobs. */
+int device_reap(struct progress *p);
+
+/* ---- sends and receives ------------------------------------------------------------------- */
+
+/* Is the buffer on a GPU? */
+bool device_p2p(const struct p2p *x);
+/* Too large for any staging memory? NULL allowed. */
+bool device_too_large(const struct engine_region *region, uint64_t bytes);
+/* Gets staging memory. Return: false: not now. */
+bool device_p2p_stage(struct p2p *x);
+/* Copies between buffer and staging memory; p2p_copied() comes. */
+void device_p2p_copy(struct p2p *x);
+void device_p2p_release(struct p2p *x);
+
+#endif
