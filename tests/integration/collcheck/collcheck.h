@@ -52,6 +52,7 @@ int mode_matrix(struct collcheck *cc);
 int mode_bits(struct collcheck *cc);
 int mode_random(struct collcheck *cc);
 int mode_loop(struct collcheck *cc);
+int mode_flow(struct collcheck *cc);
 int mode_post(struct collcheck *cc);
 int mode_mismatch(struct collcheck *cc);
 int mode_churn(struct collcheck *cc);

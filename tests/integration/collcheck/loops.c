@@ -5,6 +5,8 @@
  * Loops: what tests of failures and of costs run
  *
  * loop: allreduce after allreduce until --iterations or an error; --late makes a rank sleep first.
+ * flow: the same with values that are another one at each place of each operation of each rank, for
+ * transports that are disturbed meanwhile: nothing may be lost, doubled or elsewhere.
  * post: many small operations in a window, on shared memory, for counting system calls.
  * mismatch: rank 2 does something else than the others.
  * churn: memory and communicators come and go, until killed.
@@ -70,6 +72,71 @@ int mode_loop(struct collcheck *cc)
 					cc->rank, k, (double)data[k], (double)want);
 				return 1;
 			}
+		}
+	}
+	printf("done %lu operations\n", cc->iterations);
+	return 0;
+}
+
+/* Below 4096, so that sums over 1024 ranks are exact. */
+static float flow_value(uint64_t seed, unsigned int rank, size_t k)
+{
+	uint64_t x = (k + seed * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u + rank * 0x94d049bbu;
+
+	return (float)(x >> 40 & 0xfff);
+}
+
+static size_t flow_check(const struct collcheck *cc, const float *data, unsigned long i)
+{
+	size_t wrong = 0;
+
+	for (size_t k = 0; k < cc->count; k++) {
+		float want = 0;
+
+		for (unsigned int r = 0; r < cc->size; r++) {
+			want += flow_value(i, r, k);
+		}
+		if (data[k] != want && wrong++ == 0) {
+			fprintf(stderr, "rank %u: operation %lu, element %zu is %g, must be %g\n",
+				cc->rank, i, k, (double)data[k], (double)want);
+		}
+	}
+	return wrong;
+}
+
+int mode_flow(struct collcheck *cc)
+{
+	float *in, *out;
+	int r;
+
+	r = shared_floats(cc, cc->count, &in);
+	if (r == ROCE_OK) {
+		r = shared_floats(cc, cc->count, &out);
+	}
+	if (r != ROCE_OK) {
+		return collcheck_failed(cc, "memory", r);
+	}
+	for (unsigned long i = 0; i < cc->iterations; i++) {
+		double begin;
+
+		for (size_t k = 0; k < cc->count; k++) {
+			in[k] = flow_value(i, cc->rank, k);
+			out[k] = -1;
+		}
+		if (i == 1) {
+			say_ready();
+		}
+		printf("begin %lu\n", i);
+		fflush(stdout);
+		begin = collcheck_now();
+		r = roce_allreduce(in, out, cc->count, ROCE_F32, ROCE_SUM, cc->comm);
+		if (r != ROCE_OK) {
+			return collcheck_stopped(r, collcheck_now() - begin);
+		}
+		printf("end %lu %.0f\n", i, (collcheck_now() - begin) * 1e3);
+		fflush(stdout);
+		if (flow_check(cc, out, i) != 0) {
+			return 1;
 		}
 	}
 	printf("done %lu operations\n", cc->iterations);

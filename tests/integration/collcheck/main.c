@@ -21,10 +21,10 @@ static const struct {
 	const char *name;
 	int (*run)(struct collcheck *cc);
 } modes[] = {
-	{"matrix", mode_matrix}, {"bits", mode_bits},	{"random", mode_random},
-	{"loop", mode_loop},	 {"post", mode_post},	{"mismatch", mode_mismatch},
-	{"churn", mode_churn},	 {"quota", mode_quota}, {"comms", mode_comms},
-	{"count", mode_count},
+	{"matrix", mode_matrix},     {"bits", mode_bits},   {"random", mode_random},
+	{"flow", mode_flow},	     {"loop", mode_loop},   {"post", mode_post},
+	{"mismatch", mode_mismatch}, {"churn", mode_churn}, {"quota", mode_quota},
+	{"comms", mode_comms},	     {"count", mode_count},
 };
 
 int collcheck_failed(const struct collcheck *cc, const char *what, int status)
