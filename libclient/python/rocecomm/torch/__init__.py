@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The rocecomm authors
+"""The backend "roce" of torch.distributed.
+
+    torch.distributed.init_process_group("roce")
+
+From PyTorch 2.5 on, the package's entry point registers the backend by itself; before, write
+`import rocecomm.torch` first. Everything else in the program stays as it is.
+"""
+import os
+from typing import Any, Sequence
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["empty", "register", "status"]
+
+_DEVICES = ["cpu", "cuda"]
+
+
+def register() -> None:
+    """Makes the name "roce" known to torch.distributed. Importing this module has done it."""
+    if not dist.is_available() or hasattr(dist.Backend, "ROCE"):
+        return
+    if "devices" in (dist.Backend.register_backend.__doc__ or "") or hasattr(dist.Backend, "backend_capability"):
+        dist.Backend.register_backend("roce", _create, extended_api=True, devices=_DEVICES)
+    else:
+        dist.Backend.register_backend("roce", _create, extended_api=True)
+
+
+def _create(options: Any, _pg_options: Any) -> Any:
+    from .group import RoceProcessGroup
+
+    return RoceProcessGroup(
+        options.store, options.group_rank, options.group_size, options.timeout, getattr(options, "group_id", "")
+    )
+
+
+def _autoload() -> None:
+    """The torch.backends entry point."""
+    register()
+
+
+def empty(*shape: Any, dtype: Any = None) -> torch.Tensor:
+    """A tensor, zeroed, in memory that the daemon shares: operations on it copy nothing on this host."""
+    from . import session
+
+    dims: Sequence[int] = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    kind = dtype if dtype is not None else torch.get_default_dtype()
+    count = 1
+    for size in dims:
+        count *= size
+    itemsize = torch.empty((), dtype=kind).element_size()
+    memory = session.client().alloc(max(1, count * itemsize))
+    return torch.frombuffer(memory, dtype=torch.uint8)[: count * itemsize].view(kind).view(tuple(dims))
+
+
+def status(group: Any = None) -> Any:
+    """A dict: hosts, path and the reason for it, operations posted and in flight, the error if any."""
+    from . import session
+
+    return session.status(group)
+
+
+if os.environ.get("ROCECOMM_TORCH_REGISTER", "1") != "0":
+    register()

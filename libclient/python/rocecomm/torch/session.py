@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The rocecomm authors
+"""What all process groups of a process share: the connection, the pool, and how a group meets."""
+import os
+import socket
+import sys
+import threading
+from typing import Any, Dict, Optional
+
+import torch
+import torch.distributed as dist
+
+from .. import errors
+from ..client import Client, connect
+from ..comm import Communicator
+from .pool import Pool
+from .work import BackendError, Work, mark_callbacks
+
+_lock = threading.Lock()
+_state: Dict[str, Any] = {}
+
+
+def client() -> Client:
+    """The process's connection; made by the first call, anew in a forked child."""
+    with _lock:
+        if _state.get("pid") != os.getpid():
+            mark_callbacks()
+            _state.clear()
+            try:
+                _state["client"] = connect(name=_name())
+            except errors.RoceError as error:
+                raise BackendError(f"roce: {error}") from error
+            _state["pool"] = Pool(_state["client"])
+            _state["pid"] = os.getpid()
+        return _state["client"]
+
+
+def pool() -> Pool:
+    """Temporary memory of the process."""
+    client()
+    return _state["pool"]
+
+
+def _name() -> str:
+    """What rocectl shows: the program."""
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    return f"torch:{script}"
+
+
+def _job(label: str) -> str:
+    """What rocectl shows for a group."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"{_name()} group {label}" + (f" run {run}" if run and run != "none" else "")
+
+
+def join(store: Any, rank: int, size: int, label: str, timeout: float) -> Communicator:
+    """Meets the other ranks of a group through its store."""
+    # A store may be used again by the same processes: each time is told apart by its number.
+    turn = store.add(f"roce/turn/{rank}", 1)
+    key = f"roce/id/{turn}"
+    try:
+        if rank == 0:
+            unique = client().unique_id()
+            store.set(key, f"{socket.gethostname()} {unique.hex()}")
+        host, _, text = store.get(key).decode().partition(" ")
+        if text == "":
+            raise BackendError(f"roce: rank 0 on {host} has no daemon; see its own error")
+        return client().communicator(
+            bytes.fromhex(text), rank, size, name=_job(label)[:63], join_timeout=timeout, arrival_timeout=timeout
+        )
+    except errors.RoceError as error:
+        raise _no_meeting(error, rank, size, label, timeout) from error
+    except BackendError:
+        if rank == 0:
+            store.set(key, f"{socket.gethostname()} ")
+        raise
+
+
+def _no_meeting(error: errors.RoceError, rank: int, size: int, label: str, timeout: float) -> BaseException:
+    text = f"roce: rank {rank} of {size} cannot join group {label}: {error}"
+    if isinstance(error, errors.WaitTimeout):
+        text += f"; the group's timeout is {timeout:g} s"
+    if error.status in (10, 16, 11) or "loopback" in str(error):
+        text += (
+            ". Ranks on several hosts need a rocecommd on each, with one cluster key: put the same key "
+            "file on all of them (openssl rand -hex 32 >/etc/rocecomm/key), and start it there "
+            "(systemctl start rocecommd); see rocecommd(8)"
+        )
+    return BackendError(text)
+
+
+def other_backend(group: Any, kind: str) -> Any:
+    """The backend that a device map such as "cpu:roce,cuda:nccl" names for another device."""
+    config = dist.distributed_c10d._world.pg_backend_config.get(group, "")
+    named = dict(part.split(":", 1) for part in str(config).split(",") if ":" in part).get(kind, "roce")
+    if named == "roce":
+        raise TypeError(
+            f"roce: tensors on {kind} are not taken: move them to the host, or name a backend for them: "
+            f"init_process_group('cpu:roce,{kind}:nccl')"
+        )
+    store = dist.PrefixStore(f"{kind}/", group.get_group_store())
+    rank, size = group.rank(), group.size()
+    if named == "gloo":
+        return dist.ProcessGroupGloo(store, rank, size, _timedelta(group.timeout))
+    if named == "nccl":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = _timedelta(group.timeout)
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    raise TypeError(f"roce: tensors on {kind}: backend {named} cannot be used beside roce; gloo and nccl can")
+
+
+def _timedelta(seconds: float) -> Any:
+    import datetime
+
+    return datetime.timedelta(seconds=seconds)
+
+
+def sparse_allreduce(group: Any, tensor: torch.Tensor, opts: Any) -> Any:
+    """The sum of sparse tensors: indices and values of all ranks, added up by each."""
+    if tensor.layout is not torch.sparse_coo or hash(opts.reduceOp) != 0:
+        raise TypeError("roce: all_reduce of sparse tensors is the SUM of COO tensors only")
+    mine = tensor.coalesce()
+    indices, values = mine.indices(), mine.values()
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    group.allgather([sizes], [torch.tensor([indices.shape[1]])]).wait()
+    shape = tuple(values.shape[1:])
+    all_indices = [torch.empty((indices.shape[0], int(n)), dtype=torch.int64) for n in sizes]
+    all_values = [torch.empty((int(n), *shape), dtype=values.dtype) for n in sizes]
+    first = group.allgather([all_indices], [indices.contiguous()])
+    second = group.allgather([all_values], [values.contiguous()])
+
+    def finish() -> None:
+        total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape)
+        tensor.detach().copy_(total.coalesce())
+
+    work = Work(group, "all_reduce (sparse)", [tensor], tensor, finish)
+    work.parts = [first, second]
+    group.keep(work)
+    return work
+
+
+def status(group: Optional[Any] = None) -> Dict[str, Any]:
+    """How a group's bytes travel, and why."""
+    from .group import RoceProcessGroup
+
+    found = group if group is not None else dist.distributed_c10d._get_default_group()
+    if not isinstance(found, RoceProcessGroup):
+        raise TypeError(f"rocecomm.torch.status: the group's backend is {dist.get_backend(group)}, not roce")
+    comm = found.comm
+    error = comm.error()
+    return {
+        "group": found.label,
+        "rank": comm.rank,
+        "size": comm.size,
+        "hosts": [comm.host_name(n) for n in range(comm.hosts)],
+        "path": comm.path,
+        "operations": found.seq,
+        "in_flight": sum(not work.reap() for work in list(found.live)),
+        "error": None if error is None else str(error),
+    }

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The rocecomm authors
+"""Work: an operation in flight as torch.distributed knows it, and the thread behind its future.
+
+Who waits for a Work completes it, on the waiting thread: no other thread is woken for a plain call.
+Only a future needs a thread. There is one a process, first in, first out: callbacks run in the same
+order on all ranks. A callback may wait for a collective. What it posts goes to a communicator of its
+own (see group.py), whichever thread it runs on, since ranks differ in that; and a future that it asks
+for is completed before it gets it.
+
+Errors never go in by set_exception(), which crashes the DDP Reducer: the public future is made by
+then(), and raises inside.
+"""
+import atexit
+import os
+import queue
+import threading
+import time
+from ctypes import byref, c_void_p
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from .._lib import ROCE_IN_PROGRESS, lib, roce_test
+from ..request import TURN_MS, wait_handle
+
+if TYPE_CHECKING:
+    from .group import RoceProcessGroup
+
+BackendError = getattr(dist, "DistBackendError", RuntimeError)  # absent in 1.13
+_profiling: Callable[[], bool] = torch.autograd._profiler_enabled
+_roce_wait = lib.roce_wait
+_INIT = c10d.Work.__init__
+
+
+class Work(c10d.Work):
+    """One operation. The tensors are held until it has ended."""
+
+    def __init__(
+        self,
+        group: "RoceProcessGroup",
+        name: str,
+        result: List[Any],
+        keep: Any = None,
+        finish: Optional[Callable[[], None]] = None,
+    ) -> None:
+        _INIT(self)
+        self._group = group
+        self._name = name
+        self._seq = group.seq
+        self._handle = c_void_p()
+        self.parts: List["Work"] = []  # of a batch: what it waits for instead of a handle
+        self._result = result
+        self._keep = keep
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._ended = False
+        self._error: Optional[BaseException] = None
+        self._promise: Any = None
+        self._future: Any = None
+        self._source = -1
+
+    # ---- completion
+
+    def _status(self, timeout: Optional[float]) -> int:
+        """Waits; ROCE_IN_PROGRESS after `timeout` seconds. Sets the error."""
+        if not self.parts:
+            status = wait_handle(self._handle, timeout) if self._handle else 0
+            if status and status != ROCE_IN_PROGRESS:
+                self._error = self._group.failure(status, self._name, self._seq)
+            return status
+        end = None if timeout is None else time.monotonic() + timeout
+        for part in self.parts:
+            if not part._complete(None if end is None else max(0.0, end - time.monotonic())):
+                return ROCE_IN_PROGRESS
+            self._error = self._error or part._error
+        return 0
+
+    def _close(self) -> None:
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            try:
+                if self._error is None:
+                    finish()
+            except Exception as error:  # pylint: disable=broad-except
+                self._error = error
+        self._keep = None
+        self._ended = True
+        self._group.live.pop(self, None)
+
+    def _complete(self, timeout: Optional[float] = None) -> bool:
+        """Returns whether it has ended."""
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return False
+        try:
+            if not self._ended:
+                if self._status(timeout) == ROCE_IN_PROGRESS:
+                    return False
+                self._close()
+            return True
+        finally:
+            self._lock.release()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Waits; raises the operation's error, or one that says that `timeout` has passed."""
+        if not self._ended:
+            if timeout or _profiling():
+                self._wait_long(timeout)
+            elif not self.parts and self._lock.acquire(False):
+                # The plain call: nobody else looks at this work.
+                try:
+                    handle = self._handle
+                    status = _roce_wait(byref(handle), TURN_MS) if handle else 0
+                    if status != ROCE_IN_PROGRESS and not self._ended:
+                        if status:
+                            self._error = self._group.failure(status, self._name, self._seq)
+                        self._close()
+                finally:
+                    self._lock.release()
+                if not self._ended:
+                    self._complete()
+            else:
+                self._complete()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _wait_long(self, timeout: Any) -> None:
+        seconds = timeout.total_seconds() if timeout else None
+        if seconds is not None and seconds < 0:
+            seconds = None
+        if _profiling():
+            with torch.autograd.profiler.record_function(f"roce:wait {self._name} seq={self._seq}"):
+                ended = self._complete(seconds)
+        else:
+            ended = self._complete(seconds)
+        if not ended:
+            raise BackendError(
+                f"roce: {self._name} (operation {self._seq} of group {self._group.label}): Timed out waiting "
+                f"{seconds:g} s; it goes on"
+            )
+
+    def reap(self) -> bool:
+        """Completes it if it has ended; does not wait. Returns whether it has."""
+        if self._ended:
+            return True
+        if not self._lock.acquire(False):
+            return False
+        try:
+            if self._ended:
+                return True
+            if self._look() == ROCE_IN_PROGRESS:
+                return False
+            self._close()
+            return True
+        finally:
+            self._lock.release()
+
+    def _look(self) -> int:
+        """As _status(0), without the waiting."""
+        for part in self.parts:
+            if not part.reap():
+                return ROCE_IN_PROGRESS
+            self._error = self._error or part._error
+        status = roce_test(byref(self._handle)) if self._handle else 0
+        if status and status != ROCE_IN_PROGRESS:
+            self._error = self._group.failure(status, self._name, self._seq)
+        return status
+
+    # ---- the rest of c10d.Work
+
+    def is_completed(self) -> bool:
+        """Has it ended, well or not?"""
+        return self.reap()
+
+    def is_success(self) -> bool:
+        """Has it ended well?"""
+        return self.reap() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        """Its error, if it has ended badly."""
+        return self._error if self.reap() else None
+
+    def result(self) -> List[Any]:
+        """The tensors that it wrote."""
+        return self._result
+
+    def source_rank(self) -> int:
+        """Who sent what a receive got."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def synchronize(self) -> None:
+        """As wait()."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As wait(): host memory has no streams."""
+        self.wait()
+
+    def get_future(self) -> Any:
+        """A future of result(); it is completed by the process's completer."""
+        future = self._future
+        if future is None:
+            with _future_lock:
+                if self._future is None:
+                    self._promise = torch.futures.Future()
+                    self._future = self._promise.then(self._outcome)
+                    completer.add(self)
+                future = self._future
+        return future
+
+    def _outcome(self, _: Any) -> List[Any]:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def fulfil(self) -> None:
+        """Completes work and future; callbacks run here."""
+        self._complete()
+        promise, self._promise = self._promise, None
+        promise.set_result(None)
+
+
+_future_lock = threading.Lock()
+_callbacks: Dict[int, int] = {}  # threads that run a callback, and how deep
+
+
+def in_callback() -> bool:
+    """Does this thread run a callback of a future?"""
+    return bool(_callbacks) and threading.get_ident() in _callbacks
+
+
+def mark_callbacks() -> None:
+    """Has every Python callback of a future mark its thread while it runs. Once a process."""
+    original = torch._C.Future.then
+    if getattr(original, "rocecomm", False):
+        return
+
+    def then(self: Any, callback: Callable[[Any], Any]) -> Any:
+        def run(future: Any) -> Any:
+            ident = threading.get_ident()
+            _callbacks[ident] = _callbacks.get(ident, 0) + 1
+            try:
+                return callback(future)
+            finally:
+                if _callbacks[ident] == 1:
+                    del _callbacks[ident]
+                else:
+                    _callbacks[ident] -= 1
+
+        return original(self, run)
+
+    then.rocecomm = True  # type: ignore[attr-defined]
+    torch._C.Future.then = then  # type: ignore[method-assign]
+
+
+class Completer:
+    """The thread that completes futures, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._queue: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+
+    def reset(self) -> None:
+        """In a forked child the parent's thread and its queue do not exist."""
+        self._queue = queue.SimpleQueue()
+        self._thread = None
+        _callbacks.clear()
+
+    def add(self, work: Work) -> None:
+        """Takes a work that has a promise."""
+        if in_callback():
+            # Who runs the callback would have to complete this future too.
+            work.fulfil()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rocecomm-futures", daemon=True)
+            self._thread.start()
+        self._queue.put(work)
+
+    def _run(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            work.fulfil()
+
+    def stop(self) -> None:
+        """At exit: no thread may return from the library into an interpreter that is gone."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(2.0)
+
+
+completer = Completer()
+atexit.register(lambda: completer.stop())
+os.register_at_fork(after_in_child=completer.reset)
