@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/gauge.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
 #include "engine/progress.h"
@@ -46,7 +47,7 @@ int conn_new(struct progress *p, void *user, struct engine_peer **ret)
 	if (peer->slab == MAP_FAILED) {
 		peer->slab = NULL;
 	}
-	if (!peer->slots || !peer->discards || !peer->slab) {
+	if (!peer->slots || !peer->discards || !peer->slab || gauge_new(peer, &peer->gauge) < 0) {
 		conn_free(peer);
 		return err_origin(-ENOMEM);
 	}
@@ -78,6 +79,7 @@ struct engine_peer *conn_free(struct engine_peer *peer)
 			munmap(peer->slab, slab_size(peer->progress));
 		}
 		relay_free(peer->relay);
+		gauge_free(peer->gauge);
 		free(peer->slots);
 		free(peer->discards);
 		free(peer);
@@ -464,7 +466,9 @@ int conn_recv_begin(struct engine_peer *peer, const struct wire_header *h,
 	struct transport_recv *recv;
 
 	take_credits(peer, h->credits);
-	if (h->type != WIRE_DATA && h->type != WIRE_P2P) {
+	if (h->type == WIRE_GAUGE || h->type == WIRE_GAUGE_ACK) {
+		recv = gauge_recv_begin(peer, h);
+	} else if (h->type != WIRE_DATA && h->type != WIRE_P2P) {
 		recv = take_control(peer, h->type == WIRE_CREDIT ? NULL : c, host, h);
 	} else if (!c || c->failed || host < 0) {
 		recv = discard_begin(peer, h);
@@ -524,6 +528,9 @@ void conn_recv_done(void *arg, struct transport_recv *recv)
 	case RECV_RAIL_FRAME:
 		relay_frame_done(t->object);
 		break;
+	case RECV_GAUGE:
+		gauge_recv_done(t->object);
+		break;
 	case RECV_RAIL_WRITE:
 		relay_write_done(t->object);
 		break;
@@ -564,6 +571,7 @@ static void conn_abandon(struct engine_peer *peer)
 		list_remove(e);
 		list_append(&peer->free_slots, e);
 	}
+	gauge_abandon(peer->gauge);
 }
 
 static void conn_peer_down(void *arg, struct transport_peer *tp, int error, const char *reason)

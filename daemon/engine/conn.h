@@ -33,6 +33,7 @@ enum recv_kind {
 	RECV_P2P = 4,	     /* user: struct p2p */
 	RECV_RAIL_FRAME = 5, /* user: struct relay_frame */
 	RECV_RAIL_WRITE = 6, /* user: struct relay_landing */
+	RECV_GAUGE = 7,	     /* user: struct answer (gauge.c) */
 };
 
 /* What transport_recv.user points to begins with the kind. */
@@ -61,6 +62,7 @@ struct discard {
 	struct engine_peer *peer;
 };
 
+struct gauge;
 struct relay;
 
 struct engine_peer {
@@ -68,6 +70,7 @@ struct engine_peer {
 	struct progress *progress;
 	struct transport_peer *transport;
 	struct relay *relay; /* its rails; NULL: none */
+	struct gauge *gauge;
 	void *user;
 	uint32_t credits; /* eager messages we may send */
 	bool starved;	  /* somebody waits for credits */

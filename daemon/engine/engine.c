@@ -17,6 +17,7 @@
 #include "engine/client_ring.h"
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/gauge.h"
 #include "engine/gate.h"
 #include "engine/progress.h"
 #include "engine/workers.h"
@@ -134,6 +135,9 @@ static void on_stop(struct progress *p, struct hand *h)
 			list_append(&p->dirty, &s->dirty);
 			s->told = NULL;
 		}
+	}
+	list_for_each (l, &p->peers) {
+		gauge_stop(container_of(l, struct engine_peer, link)->gauge);
 	}
 	p->stop = true;
 	hand_return(p, h);

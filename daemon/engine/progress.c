@@ -22,6 +22,7 @@
 #include "engine/client_ring.h"
 #include "engine/comm.h"
 #include "engine/conn.h"
+#include "engine/gauge.h"
 #include "engine/gate.h"
 #include "engine/op.h"
 #include "engine/p2p.h"
@@ -197,6 +198,9 @@ static void check_timeouts(struct progress *p)
 	p->next_check = p->now + CHECK_INTERVAL;
 	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
 		comm_check_timeouts(c);
+	}
+	list_for_each (e, &p->peers) {
+		gauge_check(container_of(e, struct engine_peer, link)->gauge);
 	}
 }
 

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The rocecomm authors */
+
+/*
+ * Gauge: how fast messages reach a peer, measured with messages
+ *
+ * A message of type WIRE_GAUGE says nothing; who receives it drops its payload and answers with
+ * WIRE_GAUGE_ACK when all of it is here. They take the same ways as all others: rails while some
+ * are up, else the data connections. One at a time tells the latency, some at a time the bandwidth.
+ *
+ * Whoever measures keeps at most GAUGE_WINDOW messages under way; a peer that sends more breaks the
+ * protocol. A measurement ends when its time is up, whatever is still under way: acknowledgements
+ * of an earlier one are known by their number.
+ *
+ * Thread: progress, but for what is said to be control's      Owns: answers
+ * Locks: none      See: PROTOCOL.md §8
+ */
+#ifndef ROCECOMM_ENGINE_GAUGE_H
+#define ROCECOMM_ENGINE_GAUGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/conn.h"
+#include "engine/engine.h"
+
+#define GAUGE_WINDOW 16
+#define GAUGE_MESSAGE_MAX (4u << 20)
+#define GAUGE_TIMES 2048 /* of messages that are kept, the latest */
+
+/* Filled by control; results are there when `done` is called, and it belongs to the caller again.
+ */
+struct engine_gauge {
+	uint32_t message; /* bytes, up to GAUGE_MESSAGE_MAX */
+	uint32_t window;  /* messages at a time, up to GAUGE_WINDOW */
+	uint64_t ns;	  /* for so long, and at least one message */
+	uint64_t give_up; /* ns: without any answer for so long, it ends */
+
+	int result; /* 0; -EBUSY: another is under way; -ETIMEDOUT; negative errno: the peer is lost
+		     */
+	uint64_t messages; /* that were acknowledged */
+	uint64_t elapsed;  /* ns, from the first to the last acknowledgement */
+	uint32_t ntimes;
+	uint64_t times[GAUGE_TIMES]; /* ns a message took, there and back */
+};
+
+/* Control: measures; @done is called once. */
+void engine_gauge(struct engine *engine, struct engine_peer *peer, struct engine_gauge *gauge,
+		  engine_done_fn done, void *arg);
+
+struct gauge;
+
+/* Control. Return: 0, -ENOMEM. */
+int gauge_new(struct engine_peer *peer, struct gauge **ret);
+struct gauge *gauge_free(struct gauge *g);
+/* A message of one of its types begins; NULL: the peer broke the rules. */
+struct transport_recv *gauge_recv_begin(struct engine_peer *peer, const struct wire_header *h);
+void gauge_recv_done(void *object);
+/* The peer is lost: what is measured ends. */
+void gauge_abandon(struct gauge *g);
+/* The thread ends: nothing moves any more, and what is measured is given back at once. */
+void gauge_stop(struct gauge *g);
+/* Looks whether it is time to give up; call it now and then. */
+void gauge_check(struct gauge *g);
+
+#endif
