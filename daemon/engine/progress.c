@@ -186,6 +186,7 @@ static int rescan(struct progress *p)
 static void flush(struct progress *p)
 {
 	while (!list_empty(&p->dirty)) {
+		p->answered = true;
 		client_ring_flush(container_of(p->dirty.next, struct engine_session, dirty));
 	}
 }
@@ -375,8 +376,13 @@ static void progress_main(void *arg)
 	/* Waits for gates are shorter than what the kernel adds to others. */
 	prctl(PR_SET_TIMERSLACK, 1000);
 	while (!p->stop) {
+		p->answered = false;
 		if (turn(p) || help(p)) {
 			idle_since = 0;
+			/* What comes next is up to the clients: they may need this very CPU. */
+			if (p->answered && p->busy == 0) {
+				sched_yield();
+			}
 			continue;
 		}
 		if (idle_since == 0) {

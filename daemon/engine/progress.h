@@ -58,6 +58,7 @@ struct progress {
 	uint64_t next_check;
 	uint64_t far_bytes; /* farcopy_threshold() */
 	uint32_t busy;	    /* operations posted and not finished, over all communicators */
+	bool answered;	    /* clients were told of completions in this turn */
 	struct thread_view view;
 	struct transport_stats told; /* what of the transport's numbers is in view */
 	struct verbs_stats verbs_told;
