@@ -53,6 +53,13 @@ def extra_settings():
     return parse_settings(os.environ.get("ROCECOMM_TEST_CONFIG", "").split())
 
 
+def own_cpus(hosts):
+    """The CPUs of each host where none is shared, neighbours together; None: too few for that."""
+    have = sorted(os.sched_getaffinity(0))
+    each = len(have) // hosts
+    return [have[i * each:(i + 1) * each] for i in range(hosts)] if each else None
+
+
 class Host:
     """One network and UTS namespace, and the CPUs that its processes may run on (None: all)."""
 

@@ -20,7 +20,7 @@ import machine  # noqa: E402
 import plot  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
-from harness.lab import Lab, LabError, parse_settings  # noqa: E402
+from harness.lab import Lab, LabError, own_cpus, parse_settings  # noqa: E402
 from systems import Gloo, OpenMpi, Rocecomm  # noqa: E402
 
 SYSTEMS = ("rocecomm", "openmpi", "gloo")
@@ -126,15 +126,6 @@ def say(text):
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def shares(cpus):
-    """The CPUs of each host, neighbours together; None where they are shared or too few."""
-    have = sorted(os.sched_getaffinity(0))
-    each = len(have) // rows.HOSTS
-    if cpus == "shared" or each == 0:
-        return None
-    return [have[i * each:(i + 1) * each] for i in range(rows.HOSTS)]
-
-
 def reap(lab):
     """Ends what is left in the lab's network namespaces, which nobody else can be in."""
     holders = {host.holder.pid for host in lab.hosts}
@@ -196,7 +187,8 @@ class Comparison:
     def run_pass(self, wanted):
         """Everything under one congestion control, unless that is done already."""
         options = self.options
-        with Lab(options.build, rows.HOSTS, mtu=9000, cpus=shares(options.cpus)) as lab:
+        cpus = own_cpus(rows.HOSTS) if options.cpus == "own" else None
+        with Lab(options.build, rows.HOSTS, mtu=9000, cpus=cpus) as lab:
             try:
                 congestion = limits.congestion_of(lab.hosts[0])
                 if wanted != "system":

@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 import functions  # noqa: E402
 import runs  # noqa: E402
-from harness.lab import Daemon, Lab, LabError, parse_settings  # noqa: E402
+from harness.lab import Daemon, Lab, LabError, own_cpus, parse_settings  # noqa: E402
 
 LINES = 12  # functions shown
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -26,7 +26,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 EPILOG = """\
 what it does
   Makes hosts out of network namespaces (veth, MTU 9000), a daemon on each, and runs rocebench with
-  one process a rank. An operation's cost is the difference of a short run and a longer one. It
+  one process a rank. Each host has its share of the CPUs for itself, as in tools/bench. An operation's cost is the difference of a short run and a longer one. It
   contains what rocebench's ranks exchange after the last one: 8 bytes a repetition, their times.
   bytes and wake-ups  the daemons' own counters, which are exact: see COUNTERS in rocectl(1)
   system calls        strace -c on the first daemon's progress thread and on rank 0
@@ -68,6 +68,8 @@ def arguments():
                         help="operations posted before all are waited for; 1")
     parser.add_argument("--memory", choices=("registered", "plain"), default="registered")
     parser.add_argument("--inplace", action="store_true")
+    parser.add_argument("--cpus", choices=("own", "shared"), default="own",
+                        help="whether each host has CPUs of its own; own, where there are enough")
     parser.add_argument("--reps", type=positive, metavar="N",
                         help="repetitions; as many as take two seconds")
     parser.add_argument("--by", choices=("auto", "perf", "instructions", "none"), default="auto",
@@ -160,12 +162,17 @@ def profile_by_perf(daemons, work, reps, size, event):
                         run.operations, size, unit)
 
 
+def make_lab(options):
+    cpus = own_cpus(options.hosts) if options.cpus == "own" else None
+    return Lab(options.build, options.hosts, mtu=9000, cpus=cpus)
+
+
 def profile_by_callgrind(options, work, reps, size):
     """Few operations suffice, since the count is exact."""
     reps = min(reps, 200 if size < 1 << 16 else 4)
     settings = {k: dict(v) for k, v in options.settings.items()}
     settings.setdefault("peer", {}).update(heartbeat_ms=5000, peer_timeout_ms=60000)
-    with Lab(options.build, options.hosts, mtu=9000) as lab:
+    with make_lab(options) as lab:
         callgrind = functions.Callgrind(lab.dir)
         daemons = [Daemon(lab, host, settings, wrap=callgrind.wrap if i == 0 else ())
                    for i, host in enumerate(lab.hosts)]
@@ -190,7 +197,7 @@ def profile(options):
     event = functions.perf_event() if by in ("auto", "perf") else None
     if by == "perf" and not event:
         raise LabError("perf cannot sample here (is it installed? kernel.perf_event_paranoid?)")
-    with Lab(options.build, options.hosts, mtu=9000) as lab:
+    with make_lab(options) as lab:
         daemons = lab.daemons(options.settings)
         reps = repetitions(options, daemons, work)
         row = runs.Run(daemons, work, reps).finish()
