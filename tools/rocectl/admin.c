@@ -20,6 +20,7 @@
 #include "proto/msg.h"
 
 #define ADMIN_TIMEOUT_MS 5000
+#define CHECK_TIMEOUT_MS 90000 /* connecting and all trials, however slow */
 
 struct admin {
 	struct conn conn;
@@ -221,6 +222,25 @@ int admin_paths(struct admin *admin, const char *peer, char **ret_json)
 	msg.peer = (char *)peer;
 	r = conn_call(&admin->conn, MSG_PATHS_GET, &msg, -1, ADMIN_TIMEOUT_MS, MSG_PATHS_REPLY,
 		      &reply);
+	return r != 0 ? admin_failed(r) : admin_json(&reply, ret_json);
+}
+
+int admin_check(struct admin *admin, const char *peer, unsigned int ms, char **ret_json,
+		bool *ret_unknown)
+{
+	Rocecomm__CheckPeer msg = ROCECOMM__CHECK_PEER__INIT;
+	struct conn_reply reply;
+	int r;
+
+	*ret_unknown = false;
+	msg.peer = (char *)peer;
+	msg.test_ms = ms;
+	r = conn_call(&admin->conn, MSG_CHECK_PEER, &msg, -1, CHECK_TIMEOUT_MS + (int)ms,
+		      MSG_CHECK_REPLY, &reply);
+	if (r == ROCE_ERR_NOT_FOUND) {
+		*ret_unknown = true;
+		return ROCECTL_FAILED;
+	}
 	return r != 0 ? admin_failed(r) : admin_json(&reply, ret_json);
 }
 

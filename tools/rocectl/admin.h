@@ -41,6 +41,11 @@ int admin_status(struct admin *admin, char **ret_json, bool *ret_own);
 /* RDMA devices; ways to other hosts, or to @peer ("": all). As admin_status(). */
 int admin_links(struct admin *admin, char **ret_json);
 int admin_paths(struct admin *admin, const char *peer, char **ret_json);
+/* Tests the ways to a host for so long (0: as the daemon likes). *ret_unknown: it is not linked,
+ * and no numeric address; not printed then. As admin_status().
+ */
+int admin_check(struct admin *admin, const char *peer, unsigned int ms, char **ret_json,
+		bool *ret_unknown);
 /* The configuration; to be freed with rocecomm__config_reply__free_unpacked(). */
 int admin_config(struct admin *admin, Rocecomm__ConfigReply **ret);
 

@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Links and paths as text: implementation
+ * Links, paths and checks as text: implementation
  *
  * Thread: main      Owns: nothing      Locks: none
  */
@@ -303,4 +303,22 @@ void paths_text_print(const struct snapshot *now)
 	if (i == 0) {
 		printf("no other host is linked; communicators make links\n");
 	}
+}
+
+/* ---- check -------------------------------------------------------------------------------- */
+
+bool check_text_print(const struct snapshot *now)
+{
+	bool ok = json_is_true(json_object_get(now->root, "ok"));
+	json_t *finding;
+	size_t i;
+
+	json_array_foreach(json_object_get(now->root, "findings"), i, finding)
+	{
+		printf("%-5s %-10s %s\n",
+		       json_is_true(json_object_get(finding, "ok")) ? "ok" : "FAULT",
+		       snapshot_string(finding, "what"), snapshot_string(finding, "text"));
+	}
+	printf("%s\n", snapshot_string(now->root, "verdict"));
+	return ok;
 }

@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * Links and paths as text: what people read
+ * Links, paths and checks as text: what people read
  *
  * Thread: main      Owns: nothing      Locks: none
  */
@@ -14,5 +14,7 @@
 /* Counters are those since @before, if there is one. */
 void links_text_print(const struct snapshot *now, const struct snapshot *before);
 void paths_text_print(const struct snapshot *now);
+/* Return: is all well? */
+bool check_text_print(const struct snapshot *now);
 
 #endif

@@ -27,6 +27,7 @@ static const struct command commands[] = {
 	{"jobs", cmd_jobs, "one line a communicator [--json]"},
 	{"links", cmd_links, "RDMA devices, and why not [--json] [--during=SECONDS]"},
 	{"paths", cmd_paths, "ways to other hosts, and why [PEER] [--json]"},
+	{"check", cmd_check, "PEER: can it be reached, how, how fast [--json] [--seconds=S]"},
 	{"config", cmd_config, "every key, its value and where it comes from [--changed]"},
 	{"version", cmd_version, "versions of rocectl and of the daemon"},
 	{"key", cmd_key, "key new [FILE]: make a cluster key"},
@@ -39,7 +40,7 @@ static void usage(FILE *out)
 		fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
 	}
 	fprintf(out, "\nExit: 0 well, 1 refused, 2 wrong usage, 3 no daemon, 4 late or failed "
-		     "(status --check). See rocectl(1).\n");
+		     "(status --check), or faults found (check). See rocectl(1).\n");
 }
 
 int main(int argc, char **argv)

@@ -17,7 +17,7 @@ enum rocectl_exit {
 	ROCECTL_FAILED = 1,    /* the daemon, or the system, refused */
 	ROCECTL_USAGE = 2,     /* wrong arguments */
 	ROCECTL_NO_DAEMON = 3, /* nobody answers at the socket */
-	ROCECTL_UNHEALTHY = 4, /* status --check: a rank is late or a communicator failed */
+	ROCECTL_UNHEALTHY = 4, /* status --check: a rank is late; check: a fault was found */
 	ROCECTL_EXIT_COUNT_
 };
 
@@ -30,6 +30,7 @@ int cmd_status(const struct rocectl *ctl, int argc, char **argv);
 int cmd_jobs(const struct rocectl *ctl, int argc, char **argv);
 int cmd_links(const struct rocectl *ctl, int argc, char **argv);
 int cmd_paths(const struct rocectl *ctl, int argc, char **argv);
+int cmd_check(const struct rocectl *ctl, int argc, char **argv);
 int cmd_config(const struct rocectl *ctl, int argc, char **argv);
 int cmd_version(const struct rocectl *ctl, int argc, char **argv);
 int cmd_key(const struct rocectl *ctl, int argc, char **argv);
