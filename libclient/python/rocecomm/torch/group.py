@@ -200,6 +200,7 @@ class RoceProcessGroup(dist.ProcessGroup):
             for old in list(live)[:16]:
                 old.reap()
         if self._batch is not None:
+            work.grouped = True
             self._batch.append(work)
 
     def _one(self, tensors: Sequence[Any], name: str) -> Any:
@@ -527,6 +528,8 @@ class RoceProcessGroup(dist.ProcessGroup):
         del device
         batch, self._batch = self._batch or [], None
         status = lib.roce_group_end(self.client.handle)
+        for work in batch:
+            work.grouped = False
         if status:
             raise self.failure(status, "coalesced operations", self.seq)
         return self._join("coalesced", batch, [t for w in batch for t in w._result])

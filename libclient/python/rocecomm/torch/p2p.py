@@ -129,8 +129,6 @@ class PointToPoint:
     def _both(self, work: Work, first: Work, second: Work) -> Work:
         group = self._group
         work.parts = [first, second]
-        if group._batch is not None:
-            del group._batch[-2:]
         group.keep(work)
         return work
 

@@ -131,7 +131,8 @@ def sparse_allreduce(group: Any, tensor: torch.Tensor, opts: Any) -> Any:
 
     def finish() -> None:
         total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape)
-        tensor.detach().copy_(total.coalesce())
+        with torch.no_grad():
+            tensor.copy_(total.coalesce())
 
     work = Work(group, "all_reduce (sparse)", [tensor], tensor, finish)
     work.parts = [first, second]

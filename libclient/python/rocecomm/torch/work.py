@@ -57,6 +57,7 @@ class Work(c10d.Work):
         self._finish = finish
         self._lock = threading.Lock()
         self._ended = False
+        self.grouped = False  # in a batch that is not posted yet
         self._error: Optional[BaseException] = None
         self._promise: Any = None
         self._future: Any = None
@@ -104,15 +105,19 @@ class Work(c10d.Work):
             self._lock.release()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Waits; raises the operation's error, or one that says that `timeout` has passed."""
+        """Waits; raises the operation's error, or one that says that `timeout` has passed.
+
+        In an open batch it does nothing: the batch's own work is what is to be waited for.
+        """
+        if self.grouped:
+            return True
         if not self._ended:
             if timeout or _profiling():
                 self._wait_long(timeout)
-            elif not self.parts and self._lock.acquire(False):
+            elif self._handle and self._lock.acquire(False):
                 # The plain call: nobody else looks at this work.
                 try:
-                    handle = self._handle
-                    status = _roce_wait(byref(handle), TURN_MS) if handle else 0
+                    status = _roce_wait(byref(self._handle), TURN_MS)
                     if status != ROCE_IN_PROGRESS and not self._ended:
                         if status:
                             self._error = self._group.failure(status, self._name, self._seq)
@@ -146,7 +151,7 @@ class Work(c10d.Work):
         """Completes it if it has ended; does not wait. Returns whether it has."""
         if self._ended:
             return True
-        if not self._lock.acquire(False):
+        if self.grouped or not self._lock.acquire(False):
             return False
         try:
             if self._ended:
