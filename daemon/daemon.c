@@ -33,6 +33,7 @@
 #include "host.h"
 #include "job/jobs.h"
 #include "job/peers.h"
+#include "job/rails.h"
 #include "util/notify.h"
 #include "util/thread.h"
 
@@ -64,6 +65,7 @@ struct daemon {
 	struct engine *engine;
 	uv_poll_t engine_poll;
 	struct jobs *jobs;
+	struct rails *rails;
 	struct peers *peers;
 	struct server *server;
 
@@ -161,6 +163,7 @@ static void daemon_reload(struct daemon *d)
 	}
 	config_report_deinit(&report);
 	host_refresh(&d->host, d->config, d->jobs, d->peers);
+	rails_refresh(d->rails);
 	notify_ready("");
 	tell_status(d);
 }
@@ -340,6 +343,14 @@ static void on_peer_down(void *arg, void *peer_user, int error, const char *reas
 	jobs_peer_down(d->jobs, peer_user, error, reason);
 }
 
+static void on_rail(void *arg, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+		    const char *text)
+{
+	struct daemon *d = arg;
+
+	jobs_rail(d->jobs, peer_user, rail, state, text);
+}
+
 /* ---- building ----------------------------------------------------------------------------- */
 
 static int init_loop(struct daemon *d)
@@ -393,6 +404,7 @@ static int init_engine(struct daemon *d)
 		.comm_failed = on_comm_failed,
 		.session_corrupt = on_session_corrupt,
 		.peer_down = on_peer_down,
+		.rail = on_rail,
 	};
 	const struct config *c = d->config;
 	struct engine_options o = {
@@ -441,6 +453,39 @@ static int init_jobs(struct daemon *d)
 
 	memcpy(o.host_id, d->host.id, sizeof(o.host_id));
 	return err_trace(jobs_new(&o, &d->jobs));
+}
+
+static int init_rails(struct daemon *d)
+{
+	const struct config *c = d->config;
+	struct rails_options o = {
+		.mode = c->transport == CONFIG_TRANSPORT_TCP ? RAILS_TCP
+			: c->transport == CONFIG_TRANSPORT_RDMA || c->require == CONFIG_REQUIRE_RDMA
+				? RAILS_RDMA
+				: RAILS_AUTO,
+		.devices = {.allow = &c->devices, .deny = &c->devices_denied},
+		.verbs =
+			{
+				.bulk_qps = c->qps,
+				.mtu = c->mtu_cap,
+				.traffic_class = (uint8_t)c->traffic_class,
+				.service_level = (uint8_t)c->service_level,
+				.hop_limit = (uint8_t)c->hop_limit,
+				.timeout = (uint8_t)c->ack_timeout,
+				.retry = (uint8_t)c->retry_count,
+				.rnr_retry = (uint8_t)c->rnr_retry_count,
+				.wr_timeout_ms = c->completion_timeout_ms,
+				.probe_ms = c->probe_timeout_ms,
+				.recover_ms = c->recover_timeout_ms,
+				.reopen_ms = c->reopen_ms,
+			},
+	};
+	int r = rails_new(&o, d->jobs, &d->rails);
+
+	if (r == 0) {
+		jobs_set_rails(d->jobs, d->rails);
+	}
+	return err_trace(r);
 }
 
 static int init_peers(struct daemon *d)
@@ -521,7 +566,7 @@ static int init_server(struct daemon *d)
 static int daemon_build(struct daemon *d)
 {
 	int (*const steps[])(struct daemon * d) = {
-		init_listen, init_host, init_engine, init_jobs, init_peers, init_server,
+		init_listen, init_host, init_engine, init_jobs, init_rails, init_peers, init_server,
 	};
 	int r = 0;
 
@@ -548,6 +593,7 @@ static struct daemon *daemon_free(struct daemon *d)
 	peers_free(d->peers);
 	jobs_free(d->jobs);
 	engine_free(d->engine);
+	rails_free(d->rails);
 	host_deinit(&d->host);
 	listen_close(&d->listen);
 	config_free(d->config);

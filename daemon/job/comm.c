@@ -16,6 +16,7 @@
 #include "job/formation.h"
 #include "job/join.h"
 #include "job/prepare.h"
+#include "job/rails.h"
 #include "job/roster.h"
 #include "job/split.h"
 #include "proto/base.h"
@@ -212,6 +213,27 @@ static int communicator_install(struct communicator *c)
 		engine_comm_add(c->jobs->engine, &params, communicator_installed, c, &c->engine));
 }
 
+/* Where TCP is not allowed, every link must have a rail. Return: false: failed, and perhaps gone.
+ */
+static bool communicator_rails_check(struct communicator *c)
+{
+	char text[LIMIT_ERROR_TEXT], why[LIMIT_ERROR_TEXT / 2];
+
+	for (uint32_t i = 0; i < c->nnear && !rails_tcp_allowed(c->jobs->rails); i++) {
+		const struct hostlink *l = c->links[c->near[i]];
+
+		if (l && !rails_link_uses(l, why, sizeof(why))) {
+			snprintf(text, sizeof(text),
+				 "host %s does not reach host %s by RDMA, and its configuration "
+				 "allows nothing else (transport = rdma): %s",
+				 jobs_host(c->jobs), c->plan->hosts[c->near[i]]->name, why);
+			communicator_fail(c, COMMUNICATOR_TELL, STATUS_UNREACHABLE, text);
+			return false;
+		}
+	}
+	return true;
+}
+
 /* See comm.h. */
 bool communicator_link_check(struct communicator *c)
 {
@@ -220,9 +242,12 @@ bool communicator_link_check(struct communicator *c)
 	for (uint32_t i = 0; i < c->nnear; i++) {
 		const struct hostlink *l = c->links[c->near[i]];
 
-		if (l && !hostlink_is_up(l)) {
+		if (l && !hostlink_is_ready(l)) {
 			return true;
 		}
+	}
+	if (!communicator_rails_check(c)) {
+		return false;
 	}
 	c->state = COMMUNICATOR_INSTALLING;
 	r = communicator_install(c);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "job/comm.h"
+#include "job/rails.h"
 #include "job/roster.h"
 #include "util/clock.h"
 
@@ -22,9 +23,33 @@ void communicator_rank_text(const struct communicator *c, uint32_t rank, char *b
 		 client[0] ? ", " : "", client);
 }
 
+/* "rdma", "tcp (why)" or both, by what the links use now. Return: as snprintf(). */
+static int path_head(const struct communicator *c, char *buf, size_t size)
+{
+	uint32_t rdma = 0, tcp = 0;
+	char why[256] = "";
+
+	for (uint32_t i = 0; i < c->nnear; i++) {
+		const struct hostlink *l = c->links[c->near[i]];
+		bool uses;
+
+		if (l) {
+			uses = rails_link_uses(l, tcp ? NULL : why, sizeof(why));
+			rdma += uses;
+			tcp += !uses;
+		}
+	}
+	if (tcp == 0) {
+		return snprintf(buf, size, "rdma (RoCE v2): %" PRIu32 " hosts, ", c->nhosts);
+	}
+	return snprintf(buf, size, "%stcp (%s): %" PRIu32 " hosts, ", rdma ? "rdma and " : "", why,
+			c->nhosts);
+}
+
 void communicator_path_text(const struct communicator *c, char *buf, size_t size)
 {
 	uint32_t shown = 0;
+	char rails[160];
 	int n;
 
 	if (c->nhosts == 1) {
@@ -32,17 +57,17 @@ void communicator_path_text(const struct communicator *c, char *buf, size_t size
 			 c->plan->hosts[0]->name);
 		return;
 	}
-	n = snprintf(buf, size,
-		     "tcp (no other transport between hosts is built in): %" PRIu32 " hosts, ",
-		     c->nhosts);
+	n = path_head(c, buf, size);
 	for (uint32_t i = 0; i < c->nnear && n > 0 && (size_t)n < size; i++) {
 		uint32_t h = c->near[i];
 
 		if (!c->links[h] || shown == 4) {
 			continue;
 		}
+		rails_link_text(c->links[h], rails, sizeof(rails));
 		n += snprintf(buf + n, size - (size_t)n, "%s%s at %s", shown ? ", " : "",
-			      c->plan->hosts[h]->name, peer_address(c->links[h]->peer));
+			      c->plan->hosts[h]->name,
+			      rails[0] ? rails : peer_address(c->links[h]->peer));
 		shown++;
 	}
 	if (shown + 1 < c->nhosts && n > 0 && (size_t)n < size) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job/rails.h"
 #include "proto/base.h"
 #include "util/log.h"
 
@@ -34,18 +35,20 @@ struct hostlink *hostlink_of(struct jobs *jobs, struct peer *peer)
 
 static void hostlink_engine_gone(void *arg)
 {
+	rails_link_gone(arg);
 	free(arg);
 }
 
 void hostlink_drop(struct hostlink *l)
 {
 	peer_set_user(l->peer, NULL);
+	rails_link_down(l);
 	l->peer = NULL;
 	list_remove(&l->link);
 	if (l->engine && !l->jobs->stopped) {
 		engine_peer_remove(l->jobs->engine, l->engine, hostlink_engine_gone, l);
 	} else {
-		free(l);
+		hostlink_engine_gone(l);
 	}
 }
 
@@ -122,4 +125,9 @@ void hostlink_send_frame(struct hostlink *l, const uint8_t *frame, size_t size)
 bool hostlink_is_up(const struct hostlink *l)
 {
 	return l->peer && peer_is_up(l->peer) && l->engine && !l->broken;
+}
+
+bool hostlink_is_ready(const struct hostlink *l)
+{
+	return hostlink_is_up(l) && rails_link_settled(l);
 }

@@ -17,11 +17,14 @@
 
 #include "job/jobs.h"
 
+struct rails_link;
+
 struct hostlink {
 	struct list link; /* jobs.links */
 	struct jobs *jobs;
 	struct peer *peer;
 	struct engine_peer *engine; /* NULL until the first data connection */
+	struct rails_link *rails;   /* RDMA; NULL: none, or not up yet */
 	bool reached;		    /* it was up */
 	bool broken;		    /* its data connections are lost */
 	bool visit;		    /* we make it, and end it: see join.h */
@@ -44,5 +47,7 @@ void hostlink_send(struct hostlink *l, uint16_t type, const ProtobufCMessage *ms
 /* The same with a packed message (proto/frame.h), for many. */
 void hostlink_send_frame(struct hostlink *l, const uint8_t *frame, size_t size);
 bool hostlink_is_up(const struct hostlink *l);
+/* And it is known what carries data, or that was waited for long enough. */
+bool hostlink_is_ready(const struct hostlink *l);
 
 #endif

@@ -23,6 +23,7 @@
 #include "job/join.h"
 #include "job/member.h"
 #include "job/prepare.h"
+#include "job/rails.h"
 #include "job/roster.h"
 #include "job/split.h"
 #include "job/survey.h"
@@ -129,6 +130,11 @@ void jobs_set_peers(struct jobs *jobs, struct peers *peers)
 	jobs->self.port = peers_port(peers);
 }
 
+void jobs_set_rails(struct jobs *jobs, struct rails *rails)
+{
+	jobs->rails = rails;
+}
+
 /* See jobs.h. */
 void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason)
 {
@@ -145,13 +151,18 @@ void jobs_engine_stopped(struct jobs *jobs)
 	jobs->stopped = true;
 }
 
-static void jobs_on_closed(uv_handle_t *handle)
+static void jobs_on_part_closed(void *arg)
 {
-	struct jobs *jobs = handle->data;
+	struct jobs *jobs = arg;
 
 	if (--jobs->closing == 0) {
 		jobs->closed(jobs->closed_arg);
 	}
+}
+
+static void jobs_on_closed(uv_handle_t *handle)
+{
+	jobs_on_part_closed(handle->data);
 }
 
 void jobs_close(struct jobs *jobs, void (*closed)(void *arg), void *arg)
@@ -162,11 +173,12 @@ void jobs_close(struct jobs *jobs, void (*closed)(void *arg), void *arg)
 	formations_drop_all(jobs);
 	splits_drop_all(jobs);
 	surveys_drop_all(jobs);
-	jobs->closing = 2;
+	jobs->closing = 3;
 	jobs->tick.data = jobs;
 	jobs->soon.data = jobs;
 	uv_close((uv_handle_t *)&jobs->tick, jobs_on_closed);
 	uv_close((uv_handle_t *)&jobs->soon, jobs_on_closed);
+	rails_close(jobs->rails, jobs_on_part_closed, jobs);
 }
 
 struct jobs *jobs_free(struct jobs *jobs)
@@ -271,6 +283,7 @@ static void jobs_on_tick(uv_timer_t *timer)
 	surveys_tick(jobs, now);
 	members_tick(jobs, now);
 	communicators_tick(jobs, now);
+	rails_tick(jobs->rails, now);
 }
 
 /* ---- events of the engine ----------------------------------------------------------------- */
@@ -296,6 +309,12 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *r
 	peer_break(l->peer, text);
 }
 
+void jobs_rail(struct jobs *jobs, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+	       const char *text)
+{
+	rails_event(peer_user, rail, state, text);
+}
+
 /* ---- events of peers ---------------------------------------------------------------------- */
 
 static void jobs_on_up(void *arg, struct peer *peer)
@@ -305,6 +324,9 @@ static void jobs_on_up(void *arg, struct peer *peer)
 
 	if (l) {
 		l->reached = true;
+		if (l->engine && !peer_is_visit(peer) && rails_link_up(jobs->rails, l) < 0) {
+			log_warn("host %s is without RDMA: no memory", peer_name(peer));
+		}
 		if (!list_empty(&jobs->joining) || l->visit) {
 			jobs_soon(jobs); /* ranks may wait to ask */
 		}
@@ -382,6 +404,10 @@ static const struct jobs_message {
 	[PEER_MSG_STATUS_QUERY] = {&rocecomm__peer__status_query__descriptor, survey_on_query},
 	[PEER_MSG_JOIN_TAKEN] = {&rocecomm__peer__join_taken__descriptor, join_on_taken},
 	[PEER_MSG_STATUS_ANSWER] = {&rocecomm__peer__status_answer__descriptor, survey_on_answer},
+	[PEER_MSG_RAIL_PORTS] = {&rocecomm__peer__rail_ports__descriptor, rails_on_ports},
+	[PEER_MSG_RAIL_PLAN] = {&rocecomm__peer__rail_plan__descriptor, rails_on_plan},
+	[PEER_MSG_RAIL_OPEN] = {&rocecomm__peer__rail_open__descriptor, rails_on_open},
+	[PEER_MSG_RAIL_OPENED] = {&rocecomm__peer__rail_opened__descriptor, rails_on_opened},
 };
 
 static void jobs_on_message(void *arg, struct peer *peer, uint16_t type, const uint8_t *body,

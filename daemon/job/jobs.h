@@ -31,6 +31,8 @@
 #define JOBS_VISIT_RANKS 1024
 #define JOBS_USED_IDS 1024 /* unique ids that are remembered so that they are not used twice */
 
+struct rails;
+
 struct jobs_options {
 	uv_loop_t *loop;
 	struct engine *engine;
@@ -50,6 +52,7 @@ struct jobs {
 	uv_loop_t *loop;
 	struct engine *engine;
 	struct peers *peers;
+	struct rails *rails; /* NULL: data goes by TCP */
 	const struct config *config;
 	Rocecomm__Peer__Host self; /* what others are told of this host */
 	void (*telling)(void *arg);
@@ -83,6 +86,8 @@ struct jobs {
 int jobs_new(const struct jobs_options *options, struct jobs **ret);
 /* Before anything else is called; peers need jobs for their events and jobs need peers. */
 void jobs_set_peers(struct jobs *jobs, struct peers *peers);
+/* Before the first peer. @rails: borrowed until jobs_free(). */
+void jobs_set_rails(struct jobs *jobs, struct rails *rails);
 /* What other hosts are told from now on, copied. Return: 0, -ENOMEM: as before. */
 int jobs_set_addresses(struct jobs *jobs, const char *const *addresses, size_t naddresses);
 /* The daemon stops: every communicator fails with @status, here; every rank that waits is refused.
@@ -103,6 +108,8 @@ extern const struct peers_events jobs_peers_events;
 /* Events of the engine. */
 void jobs_comm_failed(struct jobs *jobs, void *comm_user, const struct engine_failure *failure);
 void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *reason);
+void jobs_rail(struct jobs *jobs, void *peer_user, uint32_t rail, enum verbs_rail_state state,
+	       const char *text);
 
 /* ---- for this layer ----------------------------------------------------------------------- */
 

@@ -19,6 +19,7 @@
 #ifndef ROCECOMM_JOB_RAILS_H
 #define ROCECOMM_JOB_RAILS_H
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -86,8 +87,17 @@ struct rails_path {
 
 typedef void (*rails_paths_fn)(void *arg, const struct rails_path *paths, size_t n);
 
-/* Looks for devices. Return: 0, also without any; negative errno. */
+/*
+ * Looks for devices and hands them to the engine. @jobs: borrowed; has an engine. Return: 0, also
+ * without any device; negative errno.
+ */
 int rails_new(const struct rails_options *options, struct jobs *jobs, struct rails **ret);
+/* Looks again: after a change of the configuration. */
+void rails_refresh(struct rails *rails);
+/* The engine has stopped. @closed: nothing of it is in the loop any more. */
+void rails_close(struct rails *rails, void (*closed)(void *arg), void *arg);
+/* After engine_free(), for the devices are closed here. NULL allowed. Return: NULL. */
+struct rails *rails_free(struct rails *rails);
 /*
  * The devices of this host, each with what speaks against it; for `rocectl links`. NULL: with
  * transport = tcp nobody looks.
@@ -97,7 +107,35 @@ enum rails_mode rails_get_mode(const struct rails *rails);
 /*
  * Collects all paths to the peers that are linked now; @done is called once, from the loop or at
  * once, unless the daemon stops before. @peer: of that name, host_id or address only; NULL: all.
+ * Return: 0, -ENOMEM.
  */
 int rails_paths(struct rails *rails, const char *peer, rails_paths_fn done, void *arg);
+
+/* ---- for this layer; @rails may be NULL ---------------------------------------------------- */
+
+/* The link is up: ports are exchanged. Return: 0, -ENOMEM. */
+int rails_link_up(struct rails *rails, struct hostlink *l);
+/* The peer goes; what hangs on the link is freed by rails_link_gone(). */
+void rails_link_down(struct hostlink *l);
+/* The engine has given the peer back. */
+void rails_link_gone(struct hostlink *l);
+/* Is it known what carries data on this link, or has it been waited for long enough? */
+bool rails_link_settled(const struct hostlink *l);
+/* Is there a rail in use? @why: if not, a sentence about it; NULL allowed. */
+bool rails_link_uses(const struct hostlink *l, char *why, size_t size);
+/* "rocea0 port 1, 10.47.0.1 to 10.47.0.2": the rails in use. */
+void rails_link_text(const struct hostlink *l, char *buf, size_t size);
+/* May data go by TCP? */
+bool rails_tcp_allowed(const struct rails *rails);
+/* Time-outs of links that are not settled. */
+void rails_tick(struct rails *rails, uint64_t now);
+/* An event of the engine. */
+void rails_event(struct hostlink *l, uint32_t rail, enum verbs_rail_state state, const char *text);
+
+/* Messages; see jobs.c. */
+bool rails_on_ports(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg);
+bool rails_on_plan(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg);
+bool rails_on_open(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg);
+bool rails_on_opened(struct jobs *jobs, struct hostlink *l, ProtobufCMessage *msg);
 
 #endif

@@ -372,6 +372,23 @@ int rdma_new(const struct verbs_api *api, const struct rdma_options *options, st
 	return 0;
 }
 
+void rdma_device_close(struct rdma_device *d)
+{
+	for (uint32_t k = 0; k < d->nports; k++) {
+		free(d->ports[k].gids);
+		d->ports[k].gids = NULL;
+		d->ports[k].ngids = 0;
+	}
+	if (d->pd) {
+		d->api->dealloc_pd(d->pd);
+		d->pd = NULL;
+	}
+	if (d->context) {
+		d->api->close_device(d->context);
+		d->context = NULL;
+	}
+}
+
 /**
  * rdma_free() - close the devices
  * @list: consumed; NULL allowed; nothing of the devices is in use any more
@@ -384,18 +401,8 @@ struct rdma *rdma_free(struct rdma *list)
 		return NULL;
 	}
 	for (uint32_t i = 0; i < list->count; i++) {
-		struct rdma_device *d = list->devices[i];
-
-		for (uint32_t k = 0; k < d->nports; k++) {
-			free(d->ports[k].gids);
-		}
-		if (d->pd) {
-			d->api->dealloc_pd(d->pd);
-		}
-		if (d->context) {
-			d->api->close_device(d->context);
-		}
-		free(d);
+		rdma_device_close(list->devices[i]);
+		free(list->devices[i]);
 	}
 	free(list);
 	return NULL;

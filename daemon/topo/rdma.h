@@ -58,10 +58,10 @@ struct rdma_device {
 	const struct verbs_api *api;
 	uint32_t index; /* in rdma.devices */
 	char name[IBV_SYSFS_NAME_MAX];
-	char pci[32];  /* "": not a PCI device */
-	int numa;      /* -1: unknown */
-	bool software; /* rxe, siw: not for speed */
-	bool gone;     /* was removed */
+	char pci[32];	   /* "": not a PCI device */
+	int numa;	   /* -1: unknown */
+	bool software;	   /* rxe, siw: not for speed */
+	_Atomic bool gone; /* was removed; progress threads look, too */
 	char reason[RDMA_REASON];
 	struct ibv_context *context; /* NULL: cannot be opened */
 	struct ibv_pd *pd;
@@ -86,6 +86,8 @@ struct rdma {
 /* Return: 0 (also without any device), negative errno. */
 int rdma_new(const struct verbs_api *api, const struct rdma_options *options, struct rdma **ret);
 struct rdma *rdma_free(struct rdma *list);
+/* Closes one that is gone, when nothing of it is in use any more; its index stays taken. */
+void rdma_device_close(struct rdma_device *d);
 /*
  * Looks again: new devices are added, missing ones are marked, ports and GIDs read afresh.
  * Return: 0, negative errno.
@@ -155,11 +157,19 @@ typedef int (*rdma_route_fn)(void *arg, uint32_t ifindex, const union ibv_gid *f
 /* Asks the kernel, with an unconnected UDP socket; nothing is sent. */
 int rdma_route_system(void *arg, uint32_t ifindex, const union ibv_gid *from,
 		      const union ibv_gid *to);
+/* A GID of the peer; those of one of its ports have the same number. */
+struct rdma_remote {
+	union ibv_gid gid;
+	uint32_t port;
+};
 /*
  * Pairs our ports with the peer's, each at most once, those with the longest common prefix of their
- * addresses first. One end decides, for both. Return: how many.
+ * addresses first. One end decides, for both. @have: pairs that are there already come first in
+ * @ret and keep their ports; one whose GID the peer has no more has `remote` = @nremote. Return:
+ * how many there are then.
  */
-uint32_t rdma_pair_rails(struct rdma *list, const union ibv_gid *remote, uint32_t nremote,
-			 rdma_route_fn route, void *arg, struct rdma_pair *ret, uint32_t max);
+uint32_t rdma_pair_rails(struct rdma *list, const struct rdma_remote *remote, uint32_t nremote,
+			 rdma_route_fn route, void *arg, struct rdma_pair *ret, uint32_t have,
+			 uint32_t max);
 
 #endif

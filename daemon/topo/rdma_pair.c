@@ -74,19 +74,8 @@ struct best {
 	int prefix;
 };
 
-static bool taken(const struct rdma_pair *pairs, uint32_t n, const struct rdma_port *port,
-		  uint32_t remote)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		if (pairs[i].port == port || pairs[i].remote == remote) {
-			return true;
-		}
-	}
-	return false;
-}
-
 struct search {
-	const union ibv_gid *remote;
+	const struct rdma_remote *remote;
 	uint32_t nremote;
 	rdma_route_fn route;
 	void *arg;
@@ -94,27 +83,42 @@ struct search {
 	uint32_t n;
 };
 
+static bool taken(const struct search *s, const struct rdma_port *port, uint32_t remote)
+{
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct rdma_pair *p = &s->pairs[i];
+
+		if (p->port == port || (p->remote < s->nremote &&
+					s->remote[p->remote].port == s->remote[remote].port)) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static void search_port(const struct search *s, struct rdma_port *port, struct best *best)
 {
 	for (uint32_t g = 0; g < port->ngids; g++) {
 		const struct rdma_gid *gid = &port->gids[g];
 
 		for (uint32_t i = 0; !gid->reason && i < s->nremote; i++) {
-			int prefix = common_prefix(&gid->gid, &s->remote[i]);
+			const union ibv_gid *remote = &s->remote[i].gid;
+			int prefix = common_prefix(&gid->gid, remote);
 
-			if (prefix > best->prefix && !taken(s->pairs, s->n, port, i) &&
-			    is_v4(&gid->gid) == is_v4(&s->remote[i]) &&
-			    s->route(s->arg, gid->ifindex, &gid->gid, &s->remote[i]) == 0) {
+			if (prefix > best->prefix && !taken(s, port, i) &&
+			    is_v4(&gid->gid) == is_v4(remote) &&
+			    s->route(s->arg, gid->ifindex, &gid->gid, remote) == 0) {
 				*best = (struct best){port, gid, i, prefix};
 			}
 		}
 	}
 }
 
-uint32_t rdma_pair_rails(struct rdma *list, const union ibv_gid *remote, uint32_t nremote,
-			 rdma_route_fn route, void *arg, struct rdma_pair *ret, uint32_t max)
+uint32_t rdma_pair_rails(struct rdma *list, const struct rdma_remote *remote, uint32_t nremote,
+			 rdma_route_fn route, void *arg, struct rdma_pair *ret, uint32_t have,
+			 uint32_t max)
 {
-	struct search s = {remote, nremote, route, arg, ret, 0};
+	struct search s = {remote, nremote, route, arg, ret, have};
 
 	while (s.n < max) {
 		struct best best = {.prefix = -1};

@@ -9,9 +9,11 @@
 #include "tests/fake/fake_engine.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/engine_rdma.h"
 #include "proto/base.h"
 
 static void answer(struct engine *engine, engine_done_fn done, void *arg)
@@ -136,5 +138,49 @@ void engine_comm_remove(struct engine *engine, struct engine_comm *comm, engine_
 {
 	list_remove(&comm->link);
 	free(comm);
+	answer(engine, done, arg);
+}
+
+/* ---- RDMA: there is none ------------------------------------------------------------------- */
+
+int engine_rdma_start(struct engine *engine, const struct engine_rdma_options *options)
+{
+	return -ENOTSUP;
+}
+
+void engine_device_add(struct engine *engine, struct engine_device *work, engine_done_fn done,
+		       void *arg)
+{
+	work->result = -ENOTSUP;
+	answer(engine, done, arg);
+}
+
+void engine_device_event(struct engine *engine, struct rdma_device *device,
+			 const struct rdma_event *event)
+{
+}
+
+void engine_device_remove(struct engine *engine, struct rdma_device *device, const char *text,
+			  engine_done_fn done, void *arg)
+{
+	answer(engine, done, arg);
+}
+
+int engine_peer_rails(struct engine *engine, struct engine_peer *peer, const char *name,
+		      bool initiator)
+{
+	return -ENOTSUP;
+}
+
+void engine_peer_rail(struct engine *engine, struct engine_peer *peer, struct engine_rail *work,
+		      engine_done_fn done, void *arg)
+{
+	work->result = -ENOTSUP;
+	answer(engine, done, arg);
+}
+
+void engine_peer_look(struct engine *engine, struct engine_peer *peer,
+		      struct engine_rails_view *view, engine_done_fn done, void *arg)
+{
 	answer(engine, done, arg);
 }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/engine_rdma.h"
 #include "job/comm.h"
 #include "job/jobs.h"
 #include "job/member.h"
@@ -352,6 +352,48 @@ void engine_comm_remove(struct engine *engine, struct engine_comm *comm, engine_
 {
 	free(comm);
 	engine_answer(engine, 0, done, arg);
+}
+
+/* The simulated hosts have no rails: nobody calls these. */
+int engine_rdma_start(struct engine *engine, const struct engine_rdma_options *options)
+{
+	abort();
+}
+
+void engine_device_add(struct engine *engine, struct engine_device *work, engine_done_fn done,
+		       void *arg)
+{
+	abort();
+}
+
+void engine_device_event(struct engine *engine, struct rdma_device *device,
+			 const struct rdma_event *event)
+{
+	abort();
+}
+
+void engine_device_remove(struct engine *engine, struct rdma_device *device, const char *text,
+			  engine_done_fn done, void *arg)
+{
+	abort();
+}
+
+int engine_peer_rails(struct engine *engine, struct engine_peer *peer, const char *name,
+		      bool initiator)
+{
+	abort();
+}
+
+void engine_peer_rail(struct engine *engine, struct engine_peer *peer, struct engine_rail *work,
+		      engine_done_fn done, void *arg)
+{
+	abort();
+}
+
+void engine_peer_look(struct engine *engine, struct engine_peer *peer,
+		      struct engine_rails_view *view, engine_done_fn done, void *arg)
+{
+	abort();
 }
 
 /* ---- what happens ------------------------------------------------------------------------- */

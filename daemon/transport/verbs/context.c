@@ -36,6 +36,7 @@ static void set_defaults(struct verbs_options *o)
 	DEFAULT(credits, 64);
 	DEFAULT(tickets, 128);
 	DEFAULT(inline_max, 220);
+	DEFAULT(mtu, 4096);
 	DEFAULT(hop_limit, 64);
 	DEFAULT(timeout, 16);
 	DEFAULT(retry, 6);
@@ -56,8 +57,9 @@ static bool options_valid(const struct verbs_options *o)
 	       o->eager >= 4096 && o->eager <= 1u << 20 && o->frames > VERBS_FRAMES_KEPT &&
 	       o->frames <= 65536 && o->chunks >= 4 && o->chunks <= 65536 &&
 	       o->bulk_qps < VERBS_QPS_MAX && o->bulk_depth <= 256 && o->credits >= 8 &&
-	       o->credits <= 4096 && o->tickets <= VERBS_TICKET_MAX && o->retry < 7 &&
-	       o->rnr_retry < 7 && o->timeout < 32 && o->rnr_timer < 32 && o->service_level < 16;
+	       o->credits <= 4096 && o->tickets <= VERBS_TICKET_MAX && o->mtu >= 256 &&
+	       o->retry < 7 && o->rnr_retry < 7 && o->timeout < 32 && o->rnr_timer < 32 &&
+	       o->service_level < 16;
 }
 
 static int make_fds(struct verbs *v)

@@ -83,7 +83,7 @@ static void fill_blob(struct verbs_rail *rail, const struct ibv_port_attr *port)
 		.nqps = (uint8_t)rail->nqps,
 		.epoch = rail->epoch,
 		.lid = port->lid,
-		.mtu = (uint16_t)(128u << port->active_mtu),
+		.mtu = (uint16_t)MIN(128u << port->active_mtu, v->options.mtu),
 		.credits = (uint16_t)v->options.credits,
 		.tickets = (uint16_t)v->options.tickets,
 		.frame = v->options.eager + WIRE_SIZE,

@@ -102,6 +102,7 @@ struct verbs_options {
 	uint32_t credits;	/* buffers posted on a rail for frames; 64 */
 	uint32_t tickets;	/* fragments that a peer may have under way to us; 128 */
 	uint32_t inline_max;	/* bytes sent inline if the device can; 220 */
+	uint32_t mtu;		/* largest to agree on, bytes; 4096 */
 	uint8_t traffic_class;	/* DSCP << 2; 0 */
 	uint8_t service_level;	/* 0 */
 	uint8_t hop_limit;	/* 64 */

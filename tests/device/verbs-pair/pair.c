@@ -180,6 +180,7 @@ static struct rdma_port *port_of(const struct pair *p, const union ibv_gid *gid)
 static uint32_t agree(const struct pair *p, union ibv_gid ours[VERBS_RAILS_MAX])
 {
 	union ibv_gid mine[VERBS_RAILS_MAX] = {0}, theirs[VERBS_RAILS_MAX], far[VERBS_RAILS_MAX];
+	struct rdma_remote remote[VERBS_RAILS_MAX];
 	struct rdma_pair pairs[VERBS_RAILS_MAX];
 	uint32_t nmine = our_gids(p, mine), ntheirs, n;
 
@@ -192,7 +193,10 @@ static uint32_t agree(const struct pair *p, union ibv_gid ours[VERBS_RAILS_MAX])
 		get(p, ours, sizeof(far));
 		return n;
 	}
-	n = rdma_pair_rails(p->devices, theirs, ntheirs, rdma_route_system, NULL, pairs,
+	for (uint32_t i = 0; i < ntheirs; i++) {
+		remote[i] = (struct rdma_remote){theirs[i], i};
+	}
+	n = rdma_pair_rails(p->devices, remote, ntheirs, rdma_route_system, NULL, pairs, 0,
 			    MIN(p->plan.rails, VERBS_RAILS_MAX));
 	memset(far, 0, sizeof(far));
 	for (uint32_t i = 0; i < n; i++) {

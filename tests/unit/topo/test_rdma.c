@@ -243,7 +243,8 @@ static int route_all(void *arg, uint32_t ifindex, const union ibv_gid *from,
 Test(rdma, rails_pair_by_subnet)
 {
 	struct fake_net *net = fake_verbs_new(1);
-	union ibv_gid remote[3] = {gid_of("10.2.0.9"), gid_of("fd00::1"), gid_of("10.0.0.9")};
+	struct rdma_remote remote[3] = {
+		{gid_of("10.2.0.9"), 0}, {gid_of("fd00::1"), 1}, {gid_of("10.0.0.9"), 2}};
 	struct rdma_pair pairs[4];
 	struct rdma *list;
 
@@ -251,12 +252,12 @@ Test(rdma, rails_pair_by_subnet)
 	fake_verbs_device(net, 0, "r1", 1);
 	fake_verbs_device(net, 0, "r2", 2);
 	list = look(net, 0);
-	cr_assert_eq(rdma_pair_rails(list, remote, 3, route_subnet, NULL, pairs, 4), 2);
+	cr_assert_eq(rdma_pair_rails(list, remote, 3, route_subnet, NULL, pairs, 0, 4), 2);
 	for (int i = 0; i < 2; i++) {
 		cr_assert_eq(pairs[i].remote, pairs[i].port == &list->devices[0]->ports[0] ? 2 : 0);
 		cr_assert(pairs[i].port != &list->devices[1]->ports[0]);
 	}
-	cr_assert_eq(rdma_pair_rails(list, remote, 3, route_subnet, NULL, pairs, 1), 1);
+	cr_assert_eq(rdma_pair_rails(list, remote, 3, route_subnet, NULL, pairs, 0, 1), 1);
 	rdma_free(list);
 	fake_verbs_free(net);
 }
@@ -265,7 +266,7 @@ Test(rdma, rails_pair_by_subnet)
 Test(rdma, rails_pair_in_a_flat_network)
 {
 	struct fake_net *net = fake_verbs_new(1);
-	union ibv_gid remote[2] = {gid_of("10.5.0.101"), gid_of("10.5.0.102")};
+	struct rdma_remote remote[2] = {{gid_of("10.5.0.101"), 0}, {gid_of("10.5.0.102"), 1}};
 	struct fake_device *a = bare(net, 0, "r0"), *b = bare(net, 0, "r1");
 	struct rdma_pair pairs[4];
 	struct rdma *list;
@@ -273,8 +274,15 @@ Test(rdma, rails_pair_in_a_flat_network)
 	set_gid(a, 3, "10.5.0.1", true, 2);
 	set_gid(b, 5, "10.5.0.2", true, 3);
 	list = look(net, 0);
-	cr_assert_eq(rdma_pair_rails(list, remote, 2, route_all, NULL, pairs, 4), 2);
+	cr_assert_eq(rdma_pair_rails(list, remote, 2, route_all, NULL, pairs, 0, 4), 2);
 	cr_assert(pairs[0].port != pairs[1].port && pairs[0].remote != pairs[1].remote);
+	/* What is paired stays so. */
+	pairs[0].remote = 1;
+	cr_assert_eq(rdma_pair_rails(list, remote, 2, route_all, NULL, pairs, 1, 4), 2);
+	cr_assert(pairs[1].port != pairs[0].port && pairs[1].remote == 0);
+	/* Two addresses of one port are one partner. */
+	remote[1].port = 0;
+	cr_assert_eq(rdma_pair_rails(list, remote, 2, route_all, NULL, pairs, 0, 4), 1);
 	rdma_free(list);
 	fake_verbs_free(net);
 }
