@@ -30,6 +30,7 @@
 #include "control/server.h"
 #include "engine/engine.h"
 #include "engine/workers.h"
+#include "gpu/gpu.h"
 #include "host.h"
 #include "job/jobs.h"
 #include "job/peers.h"
@@ -62,6 +63,8 @@ struct daemon {
 	struct listen_socket listen;
 	struct host host;
 
+	struct gpu *gpu;
+	uv_poll_t gpu_poll;
 	struct engine *engine;
 	uv_poll_t engine_poll;
 	struct jobs *jobs;
@@ -224,6 +227,9 @@ static void close_handles(struct daemon *d)
 	uv_close((uv_handle_t *)&d->deadline, NULL);
 	if (d->engine) {
 		uv_close((uv_handle_t *)&d->engine_poll, NULL);
+	}
+	if (d->gpu) {
+		uv_close((uv_handle_t *)&d->gpu_poll, NULL);
 	}
 }
 
@@ -398,6 +404,33 @@ static unsigned int io_threads(const struct config *c)
 	return c->io_threads < 0 ? workers_suit(thread_cpus()) : (unsigned int)c->io_threads;
 }
 
+static void on_gpu(uv_poll_t *poll, int status, int events)
+{
+	struct daemon *d = poll->data;
+
+	(void)status;
+	(void)events;
+	gpu_dispatch(d->gpu);
+}
+
+static int init_gpu(struct daemon *d)
+{
+	struct gpu_options o = {
+		.off = d->config->gpu == CONFIG_GPU_OFF,
+		.staging = d->config->gpu_staging,
+		.spin_us = d->config->progress_spin_us,
+	};
+	int r = gpu_new(&o, &d->gpu);
+
+	if (r < 0) {
+		return err_trace(r);
+	}
+	uv_poll_init(&d->loop, &d->gpu_poll, gpu_fd(d->gpu));
+	d->gpu_poll.data = d;
+	uv_poll_start(&d->gpu_poll, UV_READABLE, on_gpu);
+	return 0;
+}
+
 static int init_engine(struct daemon *d)
 {
 	static const struct engine_events events = {
@@ -554,6 +587,7 @@ static int init_server(struct daemon *d)
 		.engine = d->engine,
 		.jobs = d->jobs,
 		.peers = d->peers,
+		.gpu = d->gpu,
 		.config = d->config,
 		.interfaces = d->host.interfaces,
 		.busy = on_busy,
@@ -566,7 +600,8 @@ static int init_server(struct daemon *d)
 static int daemon_build(struct daemon *d)
 {
 	int (*const steps[])(struct daemon * d) = {
-		init_listen, init_host, init_engine, init_jobs, init_rails, init_peers, init_server,
+		init_listen, init_host,	 init_gpu,   init_engine,
+		init_jobs,   init_rails, init_peers, init_server,
 	};
 	int r = 0;
 
@@ -594,6 +629,7 @@ static struct daemon *daemon_free(struct daemon *d)
 	jobs_free(d->jobs);
 	engine_free(d->engine);
 	rails_free(d->rails);
+	gpu_free(d->gpu);
 	host_deinit(&d->host);
 	listen_close(&d->listen);
 	config_free(d->config);

@@ -83,6 +83,8 @@ struct config {
 	int32_t progress_cpu;
 	int32_t reduce_threads; /* VALUE_IS_AUTO */
 	int32_t io_threads;	/* VALUE_IS_AUTO */
+	enum config_gpu gpu;
+	uint64_t gpu_staging; /* bytes a GPU */
 	uint32_t join_timeout_ms;
 	uint32_t arrival_timeout_ms;
 	uint32_t transfer_timeout_ms;

@@ -37,6 +37,8 @@ static const struct word {
 	{VALUE_TRANSPORT, "tcp", CONFIG_TRANSPORT_TCP},
 	{VALUE_REQUIRE, "", CONFIG_REQUIRE_NOTHING},
 	{VALUE_REQUIRE, "rdma", CONFIG_REQUIRE_RDMA},
+	{VALUE_GPU, "auto", CONFIG_GPU_AUTO},
+	{VALUE_GPU, "off", CONFIG_GPU_OFF},
 };
 static_assert(sizeof(enum log_level) == sizeof(int), "words are read and written as an int");
 static_assert(sizeof(enum config_transport) == sizeof(int), "as above");
@@ -75,6 +77,9 @@ void value_allowed(const struct config_key *key, char *buf, size_t size)
 		break;
 	case VALUE_REQUIRE:
 		snprintf(buf, size, "rdma, or nothing");
+		break;
+	case VALUE_GPU:
+		snprintf(buf, size, "auto or off");
 		break;
 	case VALUE_AUTO:
 		snprintf(buf, size, "auto, or a number, %" PRId64 " to %" PRId64, key->min,
@@ -293,6 +298,7 @@ static int parse_any(const struct config_key *key, const char *text, union any *
 	case VALUE_LEVEL:
 	case VALUE_TRANSPORT:
 	case VALUE_REQUIRE:
+	case VALUE_GPU:
 		return parse_word(key, text, &ret->word, err, size);
 	case VALUE_AUTO:
 		return parse_auto(key, text, &ret->i32, err, size);
@@ -327,6 +333,7 @@ static size_t size_of(enum value_type type)
 	case VALUE_LEVEL:
 	case VALUE_TRANSPORT:
 	case VALUE_REQUIRE:
+	case VALUE_GPU:
 		return sizeof(int);
 	case VALUE_U32:
 	case VALUE_I32:
@@ -412,6 +419,7 @@ char *value_format(const struct config_key *key, const void *value)
 	case VALUE_LEVEL:
 	case VALUE_TRANSPORT:
 	case VALUE_REQUIRE:
+	case VALUE_GPU:
 		for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
 			if (words[i].type == key->type && words[i].value == *(const int *)value) {
 				return strdup(words[i].name);

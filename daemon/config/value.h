@@ -25,6 +25,7 @@ enum value_type {
 	VALUE_LEVEL,	 /* enum log_level */
 	VALUE_TRANSPORT, /* enum config_transport */
 	VALUE_REQUIRE,	 /* enum config_require */
+	VALUE_GPU,	 /* enum config_gpu */
 	VALUE_COUNT_
 };
 
@@ -45,6 +46,12 @@ enum config_transport {
 enum config_require {
 	CONFIG_REQUIRE_NOTHING,
 	CONFIG_REQUIRE_RDMA,
+};
+
+/* Is memory of GPUs taken? */
+enum config_gpu {
+	CONFIG_GPU_AUTO,
+	CONFIG_GPU_OFF,
 };
 
 struct value_list {

@@ -38,9 +38,21 @@ void handle_comm_error(struct session *s, uint64_t serial, const void *msg, stru
 void handle_comm_error_teardown(struct session *s);
 void handle_comm_teardown(struct session *s);
 
+/* handle_gpu.c */
+void handle_gpu_alloc(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_gpu_release(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_gpu_buffer(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* All allocations of a session that is over are given back. */
+void handle_gpu_teardown(struct session *s);
+
 /* handle_mem.c */
 void handle_register(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 void handle_deregister(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* May one more buffer be registered? If not it is refused. */
+bool handle_mem_admit(struct session *s, uint64_t serial);
+/* Enters a region here and in the engine. @region: consumed. Return: 0, REGISTRY_E_FULL, -ENOMEM.
+ */
+int handle_mem_add(struct session *s, struct region *region, uint32_t *ret_id);
 /* All buffers of a session that is over and whose ranks have left are given back. */
 void handle_mem_teardown(struct session *s);
 

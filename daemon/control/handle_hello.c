@@ -66,6 +66,7 @@ static void hello_welcome(struct session *s, uint64_t serial)
 	msg.max_comms = s->tenant->max_comms;
 	msg.host_id = jobs->self.host_id;
 	msg.peer_address = address;
+	msg.features = s->server->o.gpu ? WELCOME_GPU : 0;
 	session_send(s, MSG_WELCOME, serial, &msg, fds, s->admin_only ? 0 : 3);
 }
 

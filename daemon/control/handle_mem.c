@@ -26,6 +26,20 @@ struct session_buffer {
 	bool leaving;
 };
 
+/* See handle.h. */
+bool handle_mem_admit(struct session *s, uint64_t serial)
+{
+	if (registry_count(&s->buffers) < s->tenant->max_buffers) {
+		return true;
+	}
+	session_refuse(s, serial, STATUS_QUOTA,
+		       "this client has registered %" PRIu32 " buffers, and max_buffers of "
+		       "tenant %s is %" PRIu32 ": free some, or raise it in [tenant %s]",
+		       registry_count(&s->buffers), s->tenant->name, s->tenant->max_buffers,
+		       s->tenant->name);
+	return false;
+}
+
 /* Checks and charges. Return: the region in @ret, or false: refused. */
 static bool register_import(struct session *s, uint64_t serial, int fd,
 			    const Rocecomm__BufferRegister *msg, struct region **ret)
@@ -34,12 +48,7 @@ static bool register_import(struct session *s, uint64_t serial, int fd,
 	char text[LIMIT_ERROR_TEXT];
 	int r;
 
-	if (registry_count(&s->buffers) >= s->tenant->max_buffers) {
-		session_refuse(s, serial, STATUS_QUOTA,
-			       "this client has registered %" PRIu32 " buffers, and max_buffers of "
-			       "tenant %s is %" PRIu32 ": free some, or raise it in [tenant %s]",
-			       registry_count(&s->buffers), s->tenant->name, s->tenant->max_buffers,
-			       s->tenant->name);
+	if (!handle_mem_admit(s, serial)) {
 		return false;
 	}
 	if (quota_charge(&s->tenant->bytes, msg->size, &charge) != 0) {
@@ -61,8 +70,8 @@ static bool register_import(struct session *s, uint64_t serial, int fd,
 	return false;
 }
 
-/* Enters it here and in the engine. @region: consumed. Return: 0, REGISTRY_E_FULL, -ENOMEM. */
-static int register_add(struct session *s, struct region *region, uint32_t *ret_id)
+/* See handle.h. */
+int handle_mem_add(struct session *s, struct region *region, uint32_t *ret_id)
 {
 	struct session_buffer *b = calloc(1, sizeof(*b));
 	int r;
@@ -109,7 +118,7 @@ void handle_register(struct session *s, uint64_t serial, const void *m, struct f
 	if (!register_import(s, serial, fd, msg, &region)) {
 		return;
 	}
-	r = register_add(s, region, &id);
+	r = handle_mem_add(s, region, &id);
 	if (r != 0) {
 		session_refuse(s, serial, r > 0 ? STATUS_QUOTA : STATUS_NO_MEMORY,
 			       r > 0 ? "all buffer numbers of this client are in use: free some"

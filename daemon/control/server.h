@@ -23,6 +23,7 @@
 
 #define SERVER_MAX_SESSIONS 16384 /* of all tenants; also bounded by descriptors */
 
+struct gpu;
 struct interfaces;
 
 /* All borrowed for as long as the server lives. */
@@ -32,6 +33,7 @@ struct server_options {
 	struct engine *engine;
 	struct jobs *jobs;
 	struct peers *peers;
+	struct gpu *gpu; /* NULL: takes no GPU memory */
 	const struct config *config;
 	const struct interfaces *interfaces; /* for rocectl; NULL: not known */
 	/* The last client has gone, or the first one has come; NULL: nobody wants to know. */

@@ -413,10 +413,12 @@ static void session_free(struct session *s)
 		session_out_free(container_of(list_first(&s->out), struct session_out, link));
 	}
 	hashmap_deinit(&s->buffer_map);
+	hashmap_deinit(&s->gpu_allocs);
+	idpool_deinit(&s->gpu_ids);
 	registry_deinit(&s->buffers);
 	idpool_deinit(&s->handles_pool);
 	if (s->page) {
-		munmap(s->page, SHM_SIZE);
+		munmap(s->page, SHM_FULL_SIZE);
 	}
 	base_close(s->page_fd);
 	base_close(s->bell);
@@ -452,6 +454,8 @@ int session_new(struct server *server, int fd, struct session **ret)
 	list_init(&s->requests);
 	list_init(&s->error_waits);
 	hashmap_init(&s->buffer_map);
+	hashmap_init(&s->gpu_allocs);
+	idpool_init(&s->gpu_ids, LIMIT_SESSION_GPU_ALLOCS);
 	frame_decoder_init(&s->decoder);
 	s->decoder.max_body = SESSION_HELLO_BODY;
 	fdset_init(&s->queue);
@@ -473,16 +477,17 @@ int session_new(struct server *server, int fd, struct session **ret)
 static int session_page(struct session *s)
 {
 	s->page_fd = memfd_create("rocecomm-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (s->page_fd < 0 || ftruncate(s->page_fd, SHM_SIZE) < 0 ||
+	if (s->page_fd < 0 || ftruncate(s->page_fd, SHM_FULL_SIZE) < 0 ||
 	    fcntl(s->page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
 		return err_origin(-errno);
 	}
-	s->page = mmap(NULL, SHM_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, s->page_fd, 0);
+	s->page = mmap(NULL, SHM_FULL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, s->page_fd, 0);
 	if (s->page == MAP_FAILED) {
 		s->page = NULL;
 		return err_origin(-errno);
 	}
 	shm_format(s->page);
+	shm_format_gates(s->page);
 	return 0;
 }
 
@@ -571,6 +576,7 @@ void session_teardown(struct session *s)
 		s->unmapping = true;
 		s->returning++; /* keeps it until all are under way */
 		handle_mem_teardown(s);
+		handle_gpu_teardown(s);
 		s->returning--;
 	}
 	if (s->returning > 0) {

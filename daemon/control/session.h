@@ -84,13 +84,16 @@ struct session {
 	bool writing; /* waits for room in the socket */
 
 	/* what the engine has */
-	void *page; /* SHM_SIZE */
+	void *page; /* SHM_FULL_SIZE */
 	int page_fd;
 	int bell, event;
 	struct engine_session *engine;
 	struct registry buffers;
 	struct hashmap buffer_map; /* struct session_buffer by id */
-	unsigned int returning;	   /* answers of the engine that are under way */
+	struct hashmap gpu_allocs; /* struct session_alloc by id */
+	struct idpool gpu_ids;
+	uint64_t gpu_bytes;	/* of these */
+	unsigned int returning; /* answers of the engine that are under way */
 	struct idpool handles_pool;
 	struct list comms;	 /* struct session_comm.link */
 	struct list error_waits; /* answers that wait for a sentence */

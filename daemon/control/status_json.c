@@ -16,6 +16,7 @@
 #include "control/handle.h"
 #include "control/json.h"
 #include "control/status_comm.h"
+#include "gpu/gpu.h"
 #include "proto/base.h"
 #include "proto/hello.h"
 #include "proto/shm_layout.h"
@@ -122,6 +123,8 @@ static void put_clients(struct json *j, const struct session *s, bool all)
 		json_string(j, "library", other->version);
 		json_uint(j, "buffers", registry_count(&other->buffers));
 		json_uint(j, "bytes", other->buffers.bytes);
+		json_uint(j, "gpu_allocations", hashmap_count(&other->gpu_allocs));
+		json_uint(j, "gpu_bytes", other->gpu_bytes);
 		json_uint(j, "communicators", other->handles_pool.count);
 		put_staged(j, other);
 		json_uint(j, "connected_ms", uv_now(s->server->o.loop) - other->since);
@@ -263,6 +266,53 @@ static void put_interfaces(struct json *j, const struct interfaces *interfaces)
 	json_close_array(j);
 }
 
+static void put_gpu(struct json *j, const struct gpu_status *g)
+{
+	json_open(j, NULL);
+	json_string(j, "uuid", g->uuid);
+	json_string(j, "name", g->name);
+	json_string(j, "bus", g->bus);
+	if (g->node >= 0) {
+		json_uint(j, "numa_node", (uint64_t)g->node);
+	} else {
+		json_null(j, "numa_node");
+	}
+	json_string(j, "path", "staged");
+	json_uint(j, "allocations", g->allocs);
+	json_uint(j, "bytes", g->alloc_bytes);
+	json_uint(j, "staging_limit", g->staging_limit);
+	json_uint(j, "staging_used", g->staging_used);
+	json_uint(j, "staging_peak", g->staging_peak);
+	json_uint(j, "staging_pinned", g->staging_pinned);
+	json_uint(j, "bytes_from_gpu", g->bytes_in);
+	json_uint(j, "bytes_to_gpu", g->bytes_out);
+	json_uint(j, "copies", g->jobs);
+	json_uint(j, "copies_failed", g->jobs_failed);
+	json_uint(j, "copies_waiting", g->jobs_waiting);
+	if (g->lost) {
+		json_string(j, "error", g->error);
+	} else {
+		json_null(j, "error");
+	}
+	json_close(j);
+}
+
+static void put_gpus(struct json *j, const struct gpu *gpu)
+{
+	struct gpu_status g;
+
+	json_open_array(j, "gpus");
+	for (unsigned int i = 0; gpu && gpu_get_status(gpu, i, &g); i++) {
+		put_gpu(j, &g);
+	}
+	json_close_array(j);
+	if (gpu && gpu_reason(gpu)[0] == '\0') {
+		json_null(j, "gpu_reason");
+	} else {
+		json_string(j, "gpu_reason", gpu ? gpu_reason(gpu) : "this daemon takes none");
+	}
+}
+
 static void put_worker(struct json *j, const struct thread_view *v)
 {
 	json_open(j, NULL);
@@ -309,6 +359,7 @@ int status_json(const struct session *s, bool all, const struct status_survey *s
 	put_peers(&j, s);
 	put_interfaces(&j, s->server->o.interfaces);
 	put_thread(&j, s->server->o.engine);
+	put_gpus(&j, s->server->o.gpu);
 	json_close(&j);
 	if (r == 0) {
 		r = json_finish(&j, ret);

@@ -9,7 +9,8 @@
  *                 buffers, buffer_bytes, all (does this reader see everybody's jobs?)
  *  tenants[]      name, sessions, bytes (each used, limit or null), max_buffers, max_comms
  *  clients[]      session, name, pid, uid, tenant, library, buffers, bytes, communicators,
- *                 connected_ms, bytes_staged (copied by the library to and from plain memory)
+ *                 gpu_allocations, gpu_bytes, connected_ms, bytes_staged (copied by the library
+ *                 to and from plain memory)
  *  jobs[]         name, communicators[], and counters: sums of the communicators' that exist
  *   name, uid, size, state (forming, ready, failed), status, error, age_ms, path
  *   hosts[]       name, state (self, up, lost), ranks
@@ -30,6 +31,11 @@
  *                 bytes_wire_received
  *  reduce_threads[] loops, wakeups, syscalls, yields, bytes_local, bytes_reduced: each one's part
  *                 of the bytes in thread, calls of its own
+ *  gpus[]         those in use: uuid, name, bus, numa_node (or null), path (staged), allocations,
+ *                 bytes (of clients), staging_limit, staging_used, staging_peak, staging_pinned,
+ *                 bytes_from_gpu, bytes_to_gpu, copies, copies_failed, copies_waiting, error (null;
+ *                 why its context is spoilt)
+ *  gpu_reason     null; why memory of GPUs was refused first
  *
  * Members are appended, never renamed. Numbers that this daemon does not know are null, not 0.
  *

@@ -269,7 +269,6 @@ static void run_end(struct op_run *run)
 	struct op_ctx *ctx = run->ctx;
 
 	run->active = false;
-	list_remove(&run->link);
 	ctx->finished++;
 	if (ctx->started < ctx->nseg) {
 		run_begin(ctx, run);
@@ -284,6 +283,7 @@ static void run_end(struct op_run *run)
 /* All steps are done: what is to go to a GPU does so first. */
 void op_run_finished(struct op_run *run)
 {
+	list_remove(&run->link);
 	if (!run->ctx->device || !device_empty(run)) {
 		run_end(run);
 	}

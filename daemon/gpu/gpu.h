@@ -105,6 +105,8 @@ void gpu_open(struct gpu *gpu, struct gpu_request *request);
 /* Makes a buffer; it refers to its allocations. */
 void gpu_map(struct gpu *gpu, struct gpu_request *request);
 
+struct gpu_alloc *gpu_alloc_ref(struct gpu_alloc *alloc);
+/* The last one: it is unmapped when no buffer stands on it, and then gone() runs. NULL allowed. */
 struct gpu_alloc *gpu_alloc_unref(struct gpu_alloc *alloc);
 
 /* ---- any thread --------------------------------------------------------------------------- */

@@ -28,6 +28,13 @@ static void alloc_run_close(struct gpu *gpu, struct gpu_task *task);
 static void memory_run_close(struct gpu *gpu, struct gpu_task *task);
 
 /* See gpu.h. */
+struct gpu_alloc *gpu_alloc_ref(struct gpu_alloc *a)
+{
+	ref_get(&a->ref);
+	return a;
+}
+
+/* See gpu.h. */
 struct gpu_alloc *gpu_alloc_unref(struct gpu_alloc *a)
 {
 	if (a && ref_put(&a->ref)) {

@@ -270,6 +270,11 @@ void failure_from_engine(struct communicator *c, const struct engine_failure *f)
 	case ENGINE_FAIL_ARRIVAL:
 		failure_arrival(c, f);
 		return;
+	case ENGINE_FAIL_DEVICE:
+		party_text(c, f->rank_a, -1, a, sizeof(a));
+		snprintf(text, sizeof(text), "operation %" PRIu64 " of %s failed: %s", f->seq, a,
+			 f->reason);
+		break;
 	default:
 		party_text(c, f->rank_a, -1, a, sizeof(a));
 		snprintf(text, sizeof(text), "%s posted an operation that is refused: %s", a,

@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lab_gpu.h"
 #include "mem/region.h"
 
 static uint64_t now_ms(void)
@@ -73,6 +74,7 @@ void lab_pump(struct lab *lab)
 	for (uint32_t h = 0; h < lab->nhosts; h++) {
 		engine_dispatch(lab->engines[h]);
 	}
+	lab_gpu_pump(lab->gpu);
 }
 
 static void settle(struct lab *lab)
@@ -155,10 +157,21 @@ static void make_rank(struct lab *lab, uint32_t r, size_t mem)
 	k->bell = eventfd(0, EFD_NONBLOCK);
 	k->event = eventfd(0, EFD_NONBLOCK);
 	k->size = mem;
-	k->mem = map(mem);
-	cr_assert_eq(region_new(k->mem, mem, mem, &none, &k->region), 0);
+	if (lab_gpu_has(lab->gpu, r)) {
+		void *view;
+
+		k->region = lab_gpu_region(lab->gpu, r, mem, &view);
+		k->mem = view;
+		cr_assert_eq(region_new(k->mem, k->region->size, mem, &none, &k->args), 0);
+	} else {
+		k->mem = map(mem);
+		cr_assert_eq(region_new(k->mem, mem, mem, &none, &k->region), 0);
+	}
 	cr_assert_eq(engine_session_add(e, k->page, k->bell, k->event, k, &k->session), 0);
 	cr_assert_eq(engine_region_add(e, k->session, 1, k->region), 0);
+	if (k->args) {
+		cr_assert_eq(engine_region_add(e, k->session, 3, k->args), 0);
+	}
 }
 
 static void make_comm(struct lab *lab, uint32_t h)
@@ -199,6 +212,7 @@ static struct lab *lab_make(const uint32_t *host_of, uint32_t nranks, uint32_t n
 	lab->spin_us = spin_us;
 	lab->arrival_ms = arrival_ms;
 	lab->ring = ring;
+	lab->gpu = lab_gpu_new();
 	cr_assert_eq(coll_layout_new(host_of, nranks, nhosts, &lab->layout), 0);
 	if (tuning) {
 		cr_assert_eq(coll_tuning_parse(&lab->tuning, tuning, err, sizeof(err)), 0, "%s",
@@ -251,6 +265,10 @@ void lab_free(struct lab *lab)
 		}
 		lab->pending += 2;
 		engine_region_remove(lab->engines[k->host], k->session, 1, done, lab);
+		if (k->args) {
+			lab->pending++;
+			engine_region_remove(lab->engines[k->host], k->session, 3, done, lab);
+		}
 		engine_session_remove(lab->engines[k->host], k->session, done, lab);
 	}
 	for (uint32_t a = 0; a < lab->nhosts; a++) {
@@ -272,11 +290,13 @@ void lab_free(struct lab *lab)
 			continue;
 		}
 		region_unref(lab->ranks[r].region);
+		region_unref(lab->ranks[r].args);
 		munmap(lab->ranks[r].page, SHM_SIZE);
 		close(lab->ranks[r].bell);
 		close(lab->ranks[r].event);
 	}
 	coll_layout_free(lab->layout);
+	lab_gpu_free(lab->gpu);
 	free(lab);
 }
 
@@ -291,6 +311,9 @@ uint32_t lab_post(struct lab *lab, uint32_t rank, struct shm_desc *d)
 	cr_assert_eq(atomic_load(&cell->generation), 0, "more tickets than cells");
 	d->generation = 1;
 	d->comm = d->comm ? d->comm : 1;
+	if (k->args && d->args_buf == 1) {
+		d->args_buf = 3;
+	}
 	if (d->kind == COLL_SEND) {
 		d->seq = k->sends[d->root]++;
 	} else if (d->kind == COLL_RECV) {
@@ -347,6 +370,7 @@ void lab_kill(struct lab *lab, uint32_t rank)
 	engine_session_remove(e, k->session, done, lab);
 	settle(lab);
 	region_unref(k->region); /* the last reference: unmaps */
+	region_unref(k->args);
 	munmap(k->page, SHM_SIZE);
 	close(k->bell);
 	close(k->event);

@@ -31,6 +31,8 @@ struct lab_rank {
 	uint8_t *mem; /* buffer id 1 */
 	size_t size;
 	struct region *region;
+	struct region
+		*args; /* the same bytes as memory of the host: buffer id 3; NULL: is region */
 	uint64_t seq;
 	uint64_t sends[LAB_MAX_RANKS], recvs[LAB_MAX_RANKS];
 	uint32_t ticket; /* next */
@@ -52,6 +54,7 @@ struct lab {
 	struct engine_failure failure; /* the last one reported */
 	int failures;
 	int peers_down;
+	struct lab_gpu *gpu; /* NULL: all memory is the host's */
 };
 
 /* @host_of: [nranks]. @mem: bytes of buffer 1 of each rank. @tuning: rules or NULL. */
