@@ -18,6 +18,7 @@
 #include "libclient/client.h"
 #include "libclient/comm.h"
 #include "libclient/error.h"
+#include "libclient/gpu.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
 
@@ -27,7 +28,9 @@ struct place {
 	uint64_t off;
 	uint8_t *stage; /* shared address that stands for region->ptr; NULL: region->ptr itself */
 	struct roce_buffer *mirror;
-	bool block; /* needs a staging block */
+	bool block;	  /* needs a staging block */
+	bool pinned;	  /* the driver knows the user's memory */
+	unsigned int gpu; /* 1 + device, if the memory is a device's */
 };
 
 /* Looks a region up. Lock held. */
@@ -61,16 +64,58 @@ static int place_find(struct roce_client *client, const struct post_args *args,
 	return 0;
 }
 
+/* Asks the GPU's driver about what is not in the table. Lock not held. */
+static int place_gpu(struct roce_client *client, const struct post_region *region, struct place *p)
+{
+	struct gpu_place g;
+	int r;
+
+	if (!p->block) {
+		return 0;
+	}
+	r = gpu_find(client, region->ptr, region->size, &g);
+	if (r != 0) {
+		return r;
+	}
+	p->pinned = g.kind == GPU_HOST ? g.pinned : true;
+	p->gpu = g.kind == GPU_HOST ? 0 : (unsigned int)g.device + 1;
+	if (g.kind == GPU_EXPORTED) {
+		p->block = false;
+		p->buffer = g.buffer;
+		p->off = g.off;
+	}
+	return 0;
+}
+
+/* A stream copies only memory that the driver knows. */
+static int place_stream(const struct op *op, const struct post_region *region, const char *side,
+			const struct place *p)
+{
+	if (!op->streamed || p->pinned || !(p->block || p->mirror)) {
+		return 0;
+	}
+	return error_set(ROCE_ERR_UNSUPPORTED,
+			 "%s: %s [%p, +%zu) is plain host memory, which a stream cannot copy: use "
+			 "device memory, pinned memory (cudaHostAlloc) or roce_mem_alloc()",
+			 coll_kind_name(op->desc.kind), side, (void *)region->ptr, region->size);
+}
+
 /*
  * The blocks of a v-variant may, for all the daemon knows when it is posted, reach to the end of
  * their buffer: they get one of their own, lest the daemon see conflicts with other operations.
  */
-static int place_stage(struct roce_client *client, const struct post_region *region, bool alone,
-		       struct staging_block **block, struct place *p)
+static int place_stage(struct op *op, const struct post_region *region, unsigned int which,
+		       struct place *p)
 {
+	struct staging_block **block = &op->request->blocks[which];
+	struct roce_client *client = op->comm->client;
+	bool alone = coll_kind_is_v(op->desc.kind);
 	size_t size = alone ? MAX(region->size, STAGING_SLAB / 2) : region->size;
 	int r = staging_get(client, size, block);
 
+	if (r == 0 && (op->streamed || p->gpu)) {
+		r = gpu_pin(client, (int)p->gpu - 1, &(*block)->slab->shm);
+	}
 	if (r == 0) {
 		p->buffer = (*block)->buffer;
 		p->off = (*block)->off;
@@ -86,10 +131,7 @@ static int place_stage(struct roce_client *client, const struct post_region *reg
 static int place_blocks(struct op *op, const struct post_shape *shape, struct place *send,
 			struct place *recv)
 {
-	struct roce_client *client = op->comm->client;
-	struct staging_block **blocks = op->request->blocks;
 	const struct post_region *s = &shape->send, *r = &shape->recv;
-	bool alone = coll_kind_is_v(op->desc.kind);
 	int e = 0;
 
 	if (send->block && recv->block && (shape->in_place || shape->nests) && !shape->copy_send) {
@@ -100,7 +142,7 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 		struct place *m = send_larger ? recv : send;
 		size_t delta = shape->in_place ? (size_t)(small->ptr - large->ptr) : shape->nest;
 
-		e = place_stage(client, large, alone, &blocks[REQUEST_SEND], l);
+		e = place_stage(op, large, REQUEST_SEND, l);
 		if (e == 0) {
 			m->buffer = l->buffer;
 			m->off = l->off + delta;
@@ -109,10 +151,10 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 		return e;
 	}
 	if (send->block || shape->copy_send) {
-		e = place_stage(client, s, alone, &blocks[REQUEST_SEND], send);
+		e = place_stage(op, s, REQUEST_SEND, send);
 	}
 	if (e == 0 && recv->block) {
-		e = place_stage(client, r, alone, &blocks[REQUEST_RECV], recv);
+		e = place_stage(op, r, REQUEST_RECV, recv);
 	}
 	return e;
 }
@@ -200,6 +242,18 @@ int op_bind(struct op *op, const struct post_args *args, const struct post_shape
 		r = place_find(client, args, &shape->recv, "recv", &recv);
 	}
 	pthread_mutex_unlock(&client->lock);
+	if (r == 0) {
+		r = place_gpu(client, &shape->send, &send);
+	}
+	if (r == 0) {
+		r = place_gpu(client, &shape->recv, &recv);
+	}
+	if (r == 0) {
+		r = place_stream(op, &shape->send, "send", &send);
+	}
+	if (r == 0) {
+		r = place_stream(op, &shape->recv, "recv", &recv);
+	}
 	if (r == 0 && (send.block || recv.block || shape->copy_send)) {
 		r = place_blocks(op, shape, &send, &recv);
 	}
@@ -209,10 +263,14 @@ int op_bind(struct op *op, const struct post_args *args, const struct post_shape
 	if (r == 0 && send.stage && reads) {
 		op->read = shape->send.ptr;
 		op->read_size = shape->send.size;
+		op->in.gpu = send.gpu;
 		r = copy_list_make(&shape->send, send.stage, &op->in);
 	}
 	if (r == 0 && recv.stage && writes) {
-		r = copy_list_make(&shape->recv, recv.stage, &request->out);
+		struct copy_list *out = op->streamed ? &op->out : &request->out;
+
+		out->gpu = recv.gpu;
+		r = copy_list_make(&shape->recv, recv.stage, out);
 	}
 	if (r != 0) {
 		return r;

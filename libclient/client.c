@@ -24,6 +24,7 @@
 #include "libclient/path.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
+#include "proto/gpu.h"
 #include "proto/msg.h"
 #include "rocecomm.pb-c.h"
 
@@ -124,14 +125,15 @@ static int client_map(struct roce_client *client, int fd_arg)
 		return error_set(ROCE_ERR_PROTOCOL,
 				 "the daemon's session page is too small or not sealed");
 	}
-	page = mmap(NULL, SHM_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	client->page_size = st.st_size >= (off_t)SHM_FULL_SIZE ? SHM_FULL_SIZE : SHM_SIZE;
+	page = mmap(NULL, client->page_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED) {
 		return error_set(ROCE_ERR_NO_MEMORY, "cannot map the session page: %s",
 				 strerror(errno));
 	}
 	client->page = page;
-	madvise(page, SHM_SIZE, MADV_DONTFORK);
-	if (shm_check(page, SHM_SIZE) != 0) {
+	madvise(page, client->page_size, MADV_DONTFORK);
+	if (shm_check(page, client->page_size) != 0) {
 		return error_set(ROCE_ERR_PROTOCOL,
 				 "the daemon's session page has a layout that library %s does not "
 				 "know",
@@ -139,6 +141,7 @@ static int client_map(struct roce_client *client, int fd_arg)
 	}
 	client->shm = page;
 	client->cells = shm_cells(page);
+	client->gpu.gates = shm_gates(page, client->page_size);
 	ring_producer_init(&client->ring, page);
 	return 0;
 }
@@ -147,6 +150,7 @@ static int client_map(struct roce_client *client, int fd_arg)
 static int client_welcome(struct roce_client *client)
 {
 	Rocecomm__ClientHello msg = ROCECOMM__CLIENT_HELLO__INIT;
+	Rocecomm__Welcome *welcome;
 	struct conn_reply reply;
 	int r;
 
@@ -157,6 +161,11 @@ static int client_welcome(struct roce_client *client)
 		      &reply);
 	if (r != 0) {
 		return r;
+	}
+	welcome = rocecomm__welcome__unpack(NULL, reply.size, reply.body);
+	if (welcome) {
+		client->gpu.takes = welcome->features & WELCOME_GPU;
+		rocecomm__welcome__free_unpacked(welcome, NULL);
 	}
 	if (reply.fds.n != 3) {
 		r = error_set(ROCE_ERR_FD_MISSING,
@@ -181,11 +190,15 @@ static void client_free(struct roce_client *client, bool forked)
 		return;
 	}
 	fork_guard_remove(&client->guard);
+	gpu_deinit(client, forked);
 	staging_deinit(&client->staging, forked);
 	mem_deinit(&client->mem, forked);
+	if (!forked) {
+		gpu_release(client);
+	}
 	request_pool_deinit(&client->requests);
 	if (client->page && !forked) {
-		munmap(client->page, SHM_SIZE);
+		munmap(client->page, client->page_size);
 	}
 	base_close(client->bell_fd);
 	base_close(client->event_fd);
@@ -209,6 +222,7 @@ static int client_new(const struct roce_client_options *options, struct roce_cli
 	client->timeout_ms = options->timeout_ms ? options->timeout_ms : CLIENT_TIMEOUT_MS;
 	snprintf(client->name, sizeof(client->name), "%s", name);
 	pthread_mutex_init(&client->lock, NULL);
+	gpu_init(&client->gpu);
 	conn_init(&client->conn, -1);
 	client->guard.fds[0] = &client->conn.fd;
 	client->guard.fds[1] = &client->bell_fd;

@@ -18,6 +18,7 @@
 
 #include "libclient/conn.h"
 #include "libclient/fork.h"
+#include "libclient/gpu.h"
 #include "libclient/mem.h"
 #include "libclient/request.h"
 #include "libclient/staging.h"
@@ -32,8 +33,9 @@ struct roce_client {
 	struct conn conn;
 	int bell_fd;
 	int event_fd;
-	int epoll_fd; /* made by the first roce_event_fd(): event_fd and the socket's hang-up */
-	void *page;   /* SHM_SIZE bytes, not inherited over fork() */
+	int epoll_fd;	  /* made by the first roce_event_fd(): event_fd and the socket's hang-up */
+	void *page;	  /* not inherited over fork() */
+	size_t page_size; /* SHM_FULL_SIZE; SHM_SIZE of daemons without gates */
 	struct shm_header *shm;
 	struct shm_cell *cells;
 	int timeout_ms;
@@ -44,6 +46,7 @@ struct roce_client {
 	struct request_pool requests;
 	struct mem_table mem;
 	struct staging staging;
+	struct gpu gpu;
 	struct roce_comm *comms;
 	_Atomic int64_t checked_at; /* last look at the socket by a poller, ns */
 };

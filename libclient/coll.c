@@ -165,3 +165,75 @@ int roce_barrier(struct roce_comm *comm)
 
 	return post_blocking(&args, comm);
 }
+
+int roce_allreduce_stream(const void *send, void *recv, size_t count, int dtype, int op,
+			  struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_ALLREDUCE, send, recv, count, dtype, op, 0);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_reduce_stream(const void *send, void *recv, size_t count, int dtype, int op, int root,
+		       struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_REDUCE, send, recv, count, dtype, op, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_broadcast_stream(void *buf, size_t count, int dtype, int root, struct roce_comm *comm,
+			  void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_BROADCAST, buf, buf, count, dtype, 0, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_allgather_stream(const void *send, void *recv, size_t count, int dtype,
+			  struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_ALLGATHER, send, recv, count, dtype, 0, 0);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_reduce_scatter_stream(const void *send, void *recv, size_t count, int dtype, int op,
+			       struct roce_comm *comm, void *stream,
+			       struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_REDUCE_SCATTER, send, recv, count, dtype, op, 0);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_gather_stream(const void *send, void *recv, size_t count, int dtype, int root,
+		       struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_GATHER, send, recv, count, dtype, 0, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_scatter_stream(const void *send, void *recv, size_t count, int dtype, int root,
+			struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_SCATTER, send, recv, count, dtype, 0, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_alltoall_stream(const void *send, void *recv, size_t count, int dtype,
+			 struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_ALLTOALL, send, recv, count, dtype, 0, 0);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_barrier_stream(struct roce_comm *comm, void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = args_make(COLL_BARRIER, NULL, NULL, 0, 0, 0, 0);
+
+	return post_stream(&args, comm, stream, ret_request);
+}

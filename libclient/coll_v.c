@@ -183,3 +183,50 @@ int roce_alltoallv(const void *send, const size_t *send_counts, const size_t *se
 
 	return post_blocking(&args, comm);
 }
+
+int roce_allgatherv_stream(const void *send, size_t send_count, void *recv, const size_t *counts,
+			   const size_t *displs, int dtype, struct roce_comm *comm, void *stream,
+			   struct roce_request **ret_request)
+{
+	struct post_args args = allgatherv_args(send, send_count, recv, counts, displs, dtype);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_reduce_scatterv_stream(const void *send, void *recv, const size_t *counts, int dtype,
+				int op, struct roce_comm *comm, void *stream,
+				struct roce_request **ret_request)
+{
+	struct post_args args = reduce_scatterv_args(send, recv, counts, dtype, op, comm);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_gatherv_stream(const void *send, size_t send_count, void *recv, const size_t *counts,
+			const size_t *displs, int dtype, int root, struct roce_comm *comm,
+			void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = gatherv_args(send, send_count, recv, counts, displs, dtype, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_scatterv_stream(const void *send, const size_t *counts, const size_t *displs, void *recv,
+			 size_t recv_count, int dtype, int root, struct roce_comm *comm,
+			 void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = scatterv_args(send, counts, displs, recv, recv_count, dtype, root);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_alltoallv_stream(const void *send, const size_t *send_counts, const size_t *send_displs,
+			  void *recv, const size_t *recv_counts, const size_t *recv_displs,
+			  int dtype, struct roce_comm *comm, void *stream,
+			  struct roce_request **ret_request)
+{
+	struct post_args args = alltoallv_args(send, send_counts, send_displs, recv, recv_counts,
+					       recv_displs, dtype);
+
+	return post_stream(&args, comm, stream, ret_request);
+}

@@ -128,6 +128,19 @@ int comm_op_error(struct roce_client *client, uint32_t id, uint8_t kind, int sta
 	return error_set(status, "%s", text);
 }
 
+void comm_stream_error(struct roce_client *client, uint32_t id, uint8_t kind, int status)
+{
+	int r = comm_op_error(client, id, kind, status);
+	struct roce_comm *comm;
+
+	pthread_mutex_lock(&client->lock);
+	comm = comm_find(client, id);
+	if (comm) {
+		comm_fail(comm, r, error_last());
+	}
+	pthread_mutex_unlock(&client->lock);
+}
+
 void comm_op_ended(struct roce_comm *comm, uint8_t kind, bool staged)
 {
 	if (coll_kind_is_p2p(kind)) {
@@ -464,9 +477,28 @@ int roce_comm_destroy(struct roce_comm *comm)
 	return comm_destroy(comm, comm->client->timeout_ms);
 }
 
-int roce_comm_abort(struct roce_comm *comm)
+int comm_abort(struct roce_comm *comm, const char *text)
 {
 	Rocecomm__CommAbort msg = ROCECOMM__COMM_ABORT__INIT;
+	struct roce_client *client = comm->client;
+	int r;
+
+	msg.comm = comm->id;
+	r = conn_command(&client->conn, MSG_COMM_ABORT, &msg, client->timeout_ms, MSG_DONE);
+	if (r == 0) {
+		pthread_mutex_lock(&client->lock);
+		comm_fail(comm, ROCE_ERR_ABORTED, text);
+		pthread_mutex_unlock(&client->lock);
+	} else if (r == ROCE_ERR_TIMEOUT && atomic_load(&client->gpu.open) > 0) {
+		/* Streams wait for a daemon that does not even answer: the watchdog lets them go.
+		 */
+		conn_die(&client->conn, ROCE_ERR_NO_DAEMON, error_last());
+	}
+	return r;
+}
+
+int roce_comm_abort(struct roce_comm *comm)
+{
 	int r;
 
 	if (!comm) {
@@ -476,16 +508,8 @@ int roce_comm_abort(struct roce_comm *comm)
 	if (r != 0) {
 		return r;
 	}
-	msg.comm = comm->id;
-	r = conn_command(&comm->client->conn, MSG_COMM_ABORT, &msg, comm->client->timeout_ms,
-			 MSG_DONE);
-	if (r == 0) {
-		pthread_mutex_lock(&comm->client->lock);
-		comm_fail(comm, ROCE_ERR_ABORTED,
+	return comm_abort(comm,
 			  "this process aborted the communicator: destroy it and join a new one");
-		pthread_mutex_unlock(&comm->client->lock);
-	}
-	return r;
 }
 
 int roce_comm_error(struct roce_comm *comm, char *text, size_t text_size)

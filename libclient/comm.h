@@ -57,7 +57,9 @@ struct roce_comm {
 	unsigned int staged_open; /* operations in flight with results to copy out */
 	struct comm_premul premul[COMM_PREMUL_MAX];
 
-	_Atomic int failed; /* sticky status; the text is whole once it is set */
+	int gpu_failed;		 /* an operation that only a stream waited for ended so */
+	uint8_t gpu_failed_kind; /* under the client's lock, both */
+	_Atomic int failed;	 /* sticky status; the text is whole once it is set */
 	char failed_text[LIMIT_ERROR_TEXT];
 };
 
@@ -70,6 +72,10 @@ int comm_failed_error(const struct roce_comm *comm);
  * says so. @id: of the communicator, which may be destroyed by now. Lock not held. Return: @status.
  */
 int comm_op_error(struct roce_client *client, uint32_t id, uint8_t kind, int status);
+/* The same for one that only a stream waited for: the failure is sticky in any case. */
+void comm_stream_error(struct roce_client *client, uint32_t id, uint8_t kind, int status);
+/* Ends all operations of the communicator, everywhere. Return: 0 or a status. */
+int comm_abort(struct roce_comm *comm, const char *text);
 /* An operation of @kind ended. Lock held. */
 void comm_op_ended(struct roce_comm *comm, uint8_t kind, bool staged);
 /* Joins by name instead of by id (env.c). */

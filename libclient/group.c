@@ -132,10 +132,11 @@ static void group_drop(struct group *group)
 {
 	for (struct op *op = group->first, *next; op; op = next) {
 		next = op->next;
-		if (op->blocking) {
+		if (op->blocking || op->request->detached) {
 			op_deinit(op);
 		} else {
 			copy_list_deinit(&op->in);
+			copy_list_deinit(&op->out);
 			copy_list_deinit(&op->request->out);
 			op->request->comm = NULL;
 			op->request->status = group->status;

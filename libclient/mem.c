@@ -12,10 +12,12 @@
  */
 #include "libclient/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "libclient/client.h"
 #include "libclient/error.h"
+#include "libclient/gpu.h"
 #include "libclient/request.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
@@ -208,10 +210,46 @@ int roce_mem_free(struct roce_client *client, void *ptr)
 	return mem_release(client, buffer);
 }
 
+/* Device memory: handed to the daemon now rather than at the first operation. */
+static int mem_register_device(struct roce_client *client, void *ptr, size_t size,
+			       struct roce_buffer **ret)
+{
+	struct roce_buffer *buffer = calloc(1, sizeof(*buffer));
+
+	if (!buffer) {
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory for a buffer handle");
+	}
+	*buffer = (struct roce_buffer){
+		.client = client, .ptr = ptr, .size = size, .device = true, .shm.fd = -1};
+	pthread_mutex_lock(&client->lock);
+	buffer->next = client->gpu.registered;
+	client->gpu.registered = buffer;
+	pthread_mutex_unlock(&client->lock);
+	*ret = buffer;
+	return 0;
+}
+
+static int mem_deregister_device(struct roce_buffer *buffer)
+{
+	struct roce_client *client = buffer->client;
+	struct roce_buffer **p;
+	int r;
+
+	pthread_mutex_lock(&client->lock);
+	for (p = &client->gpu.registered; *p != buffer; p = &(*p)->next) {
+	}
+	*p = buffer->next;
+	pthread_mutex_unlock(&client->lock);
+	r = gpu_forget(client, buffer->ptr, buffer->size);
+	free(buffer);
+	return r == ROCE_ERR_NO_DAEMON || r == ROCE_ERR_SHUTDOWN ? 0 : r;
+}
+
 int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
 		      struct roce_buffer **ret_buffer)
 {
 	struct roce_buffer *other, *buffer;
+	struct gpu_place place;
 	enum mem_hit hit;
 	int r;
 
@@ -237,7 +275,11 @@ int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
 				 ptr, size, (void *)other->ptr, other->size,
 				 other->shared ? "from roce_mem_alloc()" : "registered already");
 	}
-	r = mem_new(client, ptr, size, SHMEM_INTERNAL, &buffer);
+	r = gpu_find(client, ptr, size, &place);
+	if (r == 0) {
+		r = place.kind != GPU_HOST ? mem_register_device(client, ptr, size, &buffer)
+					   : mem_new(client, ptr, size, SHMEM_INTERNAL, &buffer);
+	}
 	if (r != 0) {
 		return error_prefix(r, "roce_mem_register");
 	}
@@ -263,10 +305,61 @@ int roce_mem_deregister(struct roce_buffer *buffer)
 				 "roce_mem_deregister: memory from roce_mem_alloc() is given back "
 				 "by roce_mem_free()");
 	}
+	if (buffer->device) {
+		return mem_deregister_device(buffer);
+	}
 	pthread_mutex_lock(&client->lock);
 	mem_remove(&client->mem, buffer);
 	pthread_mutex_unlock(&client->lock);
 	return mem_release(client, buffer);
+}
+
+int roce_mem_forget(struct roce_client *client, const void *ptr, size_t size)
+{
+	int r = client_enter(client);
+
+	if (r != 0) {
+		return r;
+	}
+	if (size > 0 && (!ptr || (uintptr_t)ptr + size < (uintptr_t)ptr)) {
+		return error_set(ROCE_ERR_INVALID,
+				 "roce_mem_forget: %zu bytes from %p are not a range of memory",
+				 size, ptr);
+	}
+	return gpu_forget(client, ptr, size);
+}
+
+int roce_mem_path(struct roce_client *client, const void *ptr, char *text, size_t text_size)
+{
+	struct roce_buffer *buffer;
+	struct gpu_place place;
+	enum mem_hit hit;
+	int r;
+
+	r = client_enter(client);
+	if (r != 0) {
+		return r;
+	}
+	if (!ptr || !text || text_size == 0) {
+		return error_set(ROCE_ERR_INVALID, "roce_mem_path: %s is NULL or empty",
+				 ptr ? "text" : "ptr");
+	}
+	pthread_mutex_lock(&client->lock);
+	hit = mem_find(&client->mem, ptr, 1, &buffer);
+	pthread_mutex_unlock(&client->lock);
+	if (hit != MEM_NONE) {
+		snprintf(text, text_size, "%s",
+			 buffer->shared ? "shared with the daemon"
+					: "registered, copied by this process");
+		return ROCE_OK;
+	}
+	r = gpu_find(client, ptr, 1, &place);
+	if (r == 0 && place.kind == GPU_HOST) {
+		snprintf(text, text_size, "copied by this process");
+	} else if (r == 0) {
+		gpu_describe(client, ptr, text, text_size);
+	}
+	return r;
 }
 
 int roce_mem_lookup(struct roce_client *client, const void *ptr, size_t size,

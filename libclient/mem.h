@@ -6,7 +6,8 @@
  *
  * A table sorted by address, searched at every post. Ranges never overlap. A buffer is either
  * shared (the user's pointer is the shared mapping) or mirrored (the user owns the memory; a
- * shared mapping of the same size stands beside it and is copied to and from).
+ * shared mapping of the same size stands beside it and is copied to and from). Memory of a GPU is
+ * looked up elsewhere (gpu_mem.c); registering it only makes that look-up find it.
  *
  * Thread: any, table under the client's lock      Owns: the buffers      Locks: none of its own
  */
@@ -24,6 +25,8 @@ struct roce_buffer {
 	uint8_t *ptr; /* as the user knows it */
 	size_t size;  /* as the user asked */
 	bool shared;  /* ptr is shm.base */
+	bool device;  /* memory of a GPU: not in the table, no shm */
+	struct roce_buffer *next;
 	struct shmem shm;
 };
 

@@ -102,3 +102,19 @@ int roce_sendrecv(const void *send, size_t send_count, int dest, void *recv, siz
 	end = roce_group_end(comm->client);
 	return r != 0 ? r : end;
 }
+
+int roce_send_stream(const void *buf, size_t count, int dtype, int dest, struct roce_comm *comm,
+		     void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = send_args(buf, count, dtype, dest);
+
+	return post_stream(&args, comm, stream, ret_request);
+}
+
+int roce_recv_stream(void *buf, size_t count, int dtype, int source, struct roce_comm *comm,
+		     void *stream, struct roce_request **ret_request)
+{
+	struct post_args args = recv_args(buf, count, dtype, source);
+
+	return post_stream(&args, comm, stream, ret_request);
+}

@@ -20,6 +20,7 @@
 #include "libclient/client.h"
 #include "libclient/comm.h"
 #include "libclient/error.h"
+#include "libclient/gpu.h"
 #include "libclient/group.h"
 #include "libclient/roceclient.h"
 #include "libclient/wait.h"
@@ -28,7 +29,7 @@
 int op_make(const struct post_args *args, struct roce_comm *comm, struct op *ret)
 {
 	struct post_shape shape;
-	struct op op = {.comm = comm};
+	struct op op = {.comm = comm, .streamed = args->streamed, .stream = args->stream};
 	int r;
 
 	r = check_args(args, comm, &shape);
@@ -63,6 +64,7 @@ int op_make(const struct post_args *args, struct roce_comm *comm, struct op *ret
 void op_deinit(struct op *op)
 {
 	copy_list_deinit(&op->in);
+	copy_list_deinit(&op->out);
 	if (op->request) {
 		struct roce_client *client = op->request->client;
 
@@ -154,6 +156,15 @@ static bool op_push(struct op *op)
 	op->desc.ticket = request->ticket;
 	op->desc.generation = request->generation;
 	op->desc.flags = op->next ? SHM_DESC_BATCH : 0;
+	if (op->streamed) {
+		op->desc.flags |= SHM_DESC_GATED;
+		request->gated = true;
+		request->copies = op->in.n + op->out.n > 0;
+		/* relaxed: only says whether there is something to watch */
+		atomic_fetch_add_explicit(&client->gpu.open, 1, memory_order_relaxed);
+		gpu_watch_more(client);
+	}
+	op->posted = true;
 	atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_relaxed);
 	ring_push(&client->ring, &op->desc);
 	return true;
@@ -193,7 +204,8 @@ static int post_one(struct roce_client *client, struct op *op)
 	bool pushed, bell = false;
 	int r;
 
-	if (op->in.n > 0 || op->request->out.n > 0) {
+	/* What a stream copies, it copies in its own order. */
+	if (!op->streamed && (op->in.n > 0 || op->request->out.n > 0)) {
 		if (!op_clear(op)) {
 			post_flush(client);
 			r = wait_until(client, op_clear, op, -1, WAIT_SLICE_NS);
@@ -201,7 +213,10 @@ static int post_one(struct roce_client *client, struct op *op)
 				return r;
 			}
 		}
-		copy_in(client, &op->in);
+		r = copy_in(client, &op->in);
+		if (r != 0) {
+			return r;
+		}
 	}
 	pthread_mutex_lock(&client->lock);
 	pushed = op_push(op);
@@ -223,35 +238,114 @@ static int post_one(struct roce_client *client, struct op *op)
 	return 0;
 }
 
-/* The requests of ops that were not posted end here. Return: @status. */
+/*
+ * The requests of ops that were not posted end here. @status: of the lost daemon, or of the GPU's
+ * driver, sentence set. Return: @status.
+ */
 static int post_fail(struct roce_client *client, struct op *ops, int status)
 {
+	bool lost = conn_dead(&client->conn) != 0;
+
 	pthread_mutex_lock(&client->lock);
 	for (struct op *op = ops; op; op = op->next) {
 		op->request->comm = NULL;
 		op->request->status = status;
 		copy_list_deinit(&op->in);
+		if (op->request->detached) {
+			copy_list_deinit(&op->out);
+			request_free(op->request);
+			continue;
+		}
+		copy_list_deinit(&op->out);
 		copy_list_deinit(&op->request->out);
 		/* release: pairs with the acquire in request_ready() */
 		atomic_store_explicit(&op->request->state, REQUEST_DONE, memory_order_release);
 	}
-	request_fail_all(client, status);
+	if (lost) {
+		request_fail_all(client, status);
+	}
 	pthread_mutex_unlock(&client->lock);
-	return conn_dead_error(&client->conn);
+	return lost ? conn_dead_error(&client->conn) : status;
+}
+
+/*
+ * The driver refused something of a posted operation, so its stream will not open the gate: the
+ * communicator cannot go on. The operation then ends by its cell alone.
+ */
+static int post_stream_failed(struct op *op, int status)
+{
+	struct roce_client *client = op->comm->client;
+	char text[LIMIT_ERROR_TEXT];
+
+	error_copy(text, error_last());
+	pthread_mutex_lock(&client->lock);
+	if (op->request->gated) {
+		op->request->gated = false;
+		atomic_fetch_sub_explicit(&client->gpu.open, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&client->lock);
+	post_flush(client);
+	comm_abort(op->comm, text);
+	return error_set(status, "%s", text);
+}
+
+/* Has the streams wait, once all of a batch is posted. Return: 0 or a status. */
+static int post_stream_waits(struct op *ops)
+{
+	int first = 0;
+
+	for (struct op *op = ops; op; op = op->next) {
+		int r = op->streamed && first == 0 ? gpu_stream_wait(op) : 0;
+
+		copy_list_deinit(&op->out);
+		if (r != 0) {
+			first = post_stream_failed(op, r);
+		}
+	}
+	return first;
 }
 
 int post_ops(struct roce_client *client, struct op *ops)
 {
+	struct op *first = ops;
+	bool streamed = false;
 	int r = client_glance(client);
 
 	for (struct op *op = ops; r == 0 && op; op = op->next) {
 		r = post_one(client, op);
 		if (r == 0) {
-			copy_list_deinit(&op->in);
 			ops = op->next;
+			if (op->streamed) {
+				streamed = true;
+				r = gpu_stream_post(op);
+				r = r != 0 ? post_stream_failed(op, r) : 0;
+			}
+			copy_list_deinit(&op->in);
 		}
 	}
-	return r != 0 ? post_fail(client, ops, r) : 0;
+	if (r != 0) {
+		post_flush(client);
+		return post_fail(client, ops, r);
+	}
+	return streamed ? post_stream_waits(first) : 0;
+}
+
+/* After a failure: what is in the ring ends by itself, the rest is given back. */
+static void post_drop(struct op *op)
+{
+	struct roce_client *client = op->comm->client;
+
+	if (!op->posted) {
+		op_deinit(op);
+		return;
+	}
+	pthread_mutex_lock(&client->lock);
+	if (atomic_load_explicit(&op->request->state, memory_order_relaxed) == REQUEST_DONE) {
+		request_free(op->request);
+	} else {
+		op->request->detached = true;
+	}
+	pthread_mutex_unlock(&client->lock);
 }
 
 /* Makes an op and posts or collects it. */
@@ -265,6 +359,9 @@ static int post_start(const struct post_args *args, struct roce_comm *comm, bool
 	r = comm_enter(comm);
 	if (r == 0 && group) {
 		r = group_admit(group, comm, args->kind);
+	}
+	if (r == 0 && args->streamed) {
+		r = gpu_stream_check(comm->client, args->stream, coll_kind_name(args->kind));
 	}
 	if (r == 0) {
 		r = op_make(args, comm, &op);
@@ -284,7 +381,7 @@ static int post_start(const struct post_args *args, struct roce_comm *comm, bool
 	} else {
 		r = post_ops(comm->client, &op);
 		if (r != 0) {
-			op_deinit(&op);
+			post_drop(&op);
 			return r;
 		}
 	}
@@ -317,4 +414,39 @@ int post_blocking(const struct post_args *args, struct roce_comm *comm)
 		return r;
 	}
 	return roce_wait(&request, -1);
+}
+
+/* The request of an operation that the caller does not want to hear of again. */
+static void post_detach(struct roce_request *request)
+{
+	struct roce_client *client = request->client;
+
+	pthread_mutex_lock(&client->lock);
+	if (atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_DONE) {
+		request_free(request);
+	} else {
+		request->detached = true;
+	}
+	pthread_mutex_unlock(&client->lock);
+}
+
+int post_stream(const struct post_args *args, struct roce_comm *comm, void *stream,
+		struct roce_request **ret_request)
+{
+	struct post_args on_stream = *args;
+	struct roce_request *request;
+	int r;
+
+	on_stream.streamed = true;
+	on_stream.stream = stream;
+	r = post_start(&on_stream, comm, false, &request);
+	if (r != 0) {
+		return r;
+	}
+	if (ret_request) {
+		*ret_request = request;
+	} else {
+		post_detach(request);
+	}
+	return 0;
 }

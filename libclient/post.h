@@ -35,6 +35,8 @@ struct post_args {
 	const size_t *send_displs;
 	const size_t *recv_counts;
 	const size_t *recv_displs;
+	bool streamed; /* posted and waited for by a stream of the GPU */
+	void *stream;
 };
 
 /* One side's memory. */
@@ -68,6 +70,10 @@ struct op {
 	size_t read_size;
 	bool copy_send;
 	bool blocking; /* group: end waits for it */
+	bool streamed;
+	bool posted; /* its descriptor is in the ring */
+	void *stream;
+	struct copy_list out; /* streamed: what the stream copies back */
 };
 
 /* Pure: checks arguments, computes both sides. Return: 0 or a status with its sentence. */
@@ -93,5 +99,8 @@ int post_ops(struct roce_client *client, struct op *ops);
 int post_async(const struct post_args *args, struct roce_comm *comm,
 	       struct roce_request **ret_request);
 int post_blocking(const struct post_args *args, struct roce_comm *comm);
+/* On a stream; @ret_request may be NULL. @args: borrowed, without a stream. */
+int post_stream(const struct post_args *args, struct roce_comm *comm, void *stream,
+		struct roce_request **ret_request);
 
 #endif

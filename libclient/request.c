@@ -14,8 +14,10 @@
 
 #include "libclient/client.h"
 #include "libclient/comm.h"
+#include "libclient/gpu.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
+#include "proto/gpu.h"
 
 #define CHUNK_MORE 1024
 
@@ -27,28 +29,31 @@ static void count_staged(struct roce_client *client, uint64_t bytes)
 	}
 }
 
-void copy_in(struct roce_client *client, const struct copy_list *list)
+static int copy_any(struct roce_client *client, const struct copy_list *list, bool out)
 {
 	const struct copy_seg *segs = list->many ? list->many : &list->one;
 	uint64_t bytes = 0;
+	int r = list->gpu > 0 && list->n > 0 ? gpu_copy(client, list, out) : 0;
 
 	for (size_t i = 0; i < list->n; i++) {
-		memcpy(segs[i].stage, segs[i].user, segs[i].size);
+		if (list->gpu == 0) {
+			memcpy(out ? segs[i].user : segs[i].stage,
+			       out ? segs[i].stage : segs[i].user, segs[i].size);
+		}
 		bytes += segs[i].size;
 	}
 	count_staged(client, bytes);
+	return r;
 }
 
-void copy_out(struct roce_client *client, const struct copy_list *list)
+int copy_in(struct roce_client *client, const struct copy_list *list)
 {
-	const struct copy_seg *segs = list->many ? list->many : &list->one;
-	uint64_t bytes = 0;
+	return copy_any(client, list, false);
+}
 
-	for (size_t i = 0; i < list->n; i++) {
-		memcpy(segs[i].user, segs[i].stage, segs[i].size);
-		bytes += segs[i].size;
-	}
-	count_staged(client, bytes);
+int copy_out(struct roce_client *client, const struct copy_list *list)
+{
+	return copy_any(client, list, true);
 }
 
 void copy_list_deinit(struct copy_list *list)
@@ -172,13 +177,28 @@ bool request_ticket_done(const struct roce_client *client, uint32_t ticket, uint
 	       generation;
 }
 
+/* Has the stream been past everything of this operation? Lock-free. */
+static bool request_passed(const struct roce_request *request)
+{
+	const struct gpu *gpu = &request->client->gpu;
+
+	/* acquire: what the stream did before is then visible, its reads of staging are over */
+	return !request->gated ||
+	       (gate_open(atomic_load_explicit(&gpu->gates[request->ticket], memory_order_acquire),
+			  request->generation) &&
+		(!request->copies ||
+		 gate_open(atomic_load_explicit(&gpu->moved[request->ticket], memory_order_acquire),
+			   request->generation)));
+}
+
 bool request_ready(const struct roce_request *request)
 {
 	/*
 	 * The cell first: another thread may settle the request and reuse its ticket meanwhile, and
 	 * the state tells then.
 	 */
-	bool ended = request_ticket_done(request->client, request->ticket, request->generation);
+	bool ended = request_ticket_done(request->client, request->ticket, request->generation) &&
+		     request_passed(request);
 	/* acquire: pairs with the release in request_settle() */
 	uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
 
@@ -203,7 +223,15 @@ static void request_settle(struct roce_request *request, int status)
 
 	if (request->comm) {
 		comm_op_ended(request->comm, request->kind, request->out.n > 0);
+		if (request->gated && status != ROCE_OK && request->comm->gpu_failed == 0) {
+			request->comm->gpu_failed_kind = request->kind;
+			request->comm->gpu_failed = status;
+		}
 		request->comm = NULL;
+	}
+	if (request->gated) {
+		/* relaxed: only says whether there is something to watch */
+		atomic_fetch_sub_explicit(&request->client->gpu.open, 1, memory_order_relaxed);
 	}
 	request_release(request);
 	ticket->request = NULL;
@@ -212,6 +240,9 @@ static void request_settle(struct roce_request *request, int status)
 	request->status = status;
 	/* release: pairs with the acquire in request_ready() */
 	atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+	if (request->detached) {
+		request_free(request);
+	}
 }
 
 int request_finish(struct roce_request *request)
@@ -227,7 +258,7 @@ int request_finish(struct roce_request *request)
 			atomic_store_explicit(&request->state, REQUEST_FINISHING,
 					      memory_order_relaxed);
 			pthread_mutex_unlock(&client->lock);
-			copy_out(client, &request->out);
+			status = copy_out(client, &request->out);
 			pthread_mutex_lock(&client->lock);
 		}
 		request_settle(request, status);
@@ -256,6 +287,12 @@ bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t siz
 	return false;
 }
 
+static bool request_posted(const struct roce_request *request)
+{
+	return request &&
+	       atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_POSTED;
+}
+
 unsigned int request_harvest(struct roce_client *client)
 {
 	struct request_pool *pool = &client->requests;
@@ -263,19 +300,58 @@ unsigned int request_harvest(struct roce_client *client)
 
 	for (uint32_t i = 0; i < pool->tickets_used; i++) {
 		struct roce_request *request = pool->tickets[i].request;
+		int status;
 
-		if (!request ||
-		    atomic_load_explicit(&request->state, memory_order_relaxed) != REQUEST_POSTED ||
-		    !request_ticket_done(client, i, request->generation)) {
+		if (!request_posted(request) ||
+		    !request_ticket_done(client, i, request->generation) ||
+		    !request_passed(request)) {
 			continue;
 		}
-		if (request_cell_status(request) == ROCE_OK) {
-			copy_out(client, &request->out);
+		status = request_cell_status(request);
+		if (status == ROCE_OK) {
+			status = copy_out(client, &request->out);
 		}
-		request_settle(request, request_cell_status(request));
+		request_settle(request, status);
 		n++;
 	}
 	return n;
+}
+
+void request_harvest_gated(struct roce_client *client)
+{
+	struct request_pool *pool = &client->requests;
+
+	for (uint32_t i = 0; i < pool->tickets_used; i++) {
+		struct roce_request *request = pool->tickets[i].request;
+
+		if (request_posted(request) && request->gated &&
+		    request_ticket_done(client, i, request->generation) &&
+		    request_passed(request)) {
+			request_settle(request, request_cell_status(request));
+		}
+	}
+}
+
+void request_fail_gated(struct roce_client *client, int status)
+{
+	struct request_pool *pool = &client->requests;
+
+	for (uint32_t i = 0; i < pool->tickets_used; i++) {
+		struct roce_request *request = pool->tickets[i].request;
+		struct shm_cell *cell = &client->cells[i];
+
+		if (!request_posted(request) || !request->gated) {
+			continue;
+		}
+		if (!request_ticket_done(client, i, request->generation)) {
+			cell->status = (uint32_t)status;
+			/* release: the stream that waits for it goes on */
+			atomic_store_explicit(&cell->generation, request->generation,
+					      memory_order_release);
+		}
+		/* No ticket is used again, so a stream that comes late does no harm. */
+		request_settle(request, request_cell_status(request));
+	}
 }
 
 void request_fail_all(struct roce_client *client, int status)
@@ -283,11 +359,11 @@ void request_fail_all(struct roce_client *client, int status)
 	struct request_pool *pool = &client->requests;
 
 	request_harvest(client);
+	request_fail_gated(client, status);
 	for (uint32_t i = 0; i < pool->tickets_used; i++) {
 		struct roce_request *request = pool->tickets[i].request;
 
-		if (request &&
-		    atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_POSTED) {
+		if (request_posted(request)) {
 			request_settle(request, status);
 		}
 	}

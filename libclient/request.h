@@ -12,6 +12,9 @@
  * States: FREE -> GROUPED (inside an open group) -> POSTED -> [FINISHING: a thread copies the
  * result out of staging without the lock] -> DONE (status known) -> FREE.
  *
+ * A gated request (gpu_stream.c) has ended when its cell shows it and the stream has been past: it
+ * has written the gate, and made its copies. Only then is the ticket free again.
+ *
  * Thread: any, under the client's lock where said      Owns: requests, their copy lists
  * Locks: none of its own
  */
@@ -51,6 +54,7 @@ struct copy_list {
 	struct copy_seg one;
 	struct copy_seg *many;
 	size_t n;
+	unsigned int gpu; /* 1 + device whose driver copies; 0: the CPU */
 };
 
 static inline bool ranges_overlap(const void *a, size_t a_size, const void *b, size_t b_size)
@@ -59,9 +63,9 @@ static inline bool ranges_overlap(const void *a, size_t a_size, const void *b, s
 	       (uintptr_t)b < (uintptr_t)a + a_size;
 }
 
-/* Both count what they copy for rocectl. */
-void copy_in(struct roce_client *client, const struct copy_list *list);
-void copy_out(struct roce_client *client, const struct copy_list *list);
+/* Both count what they copy for rocectl. Return: 0, or the status of a driver that failed. */
+int copy_in(struct roce_client *client, const struct copy_list *list);
+int copy_out(struct roce_client *client, const struct copy_list *list);
 void copy_list_deinit(struct copy_list *list);
 
 enum { REQUEST_SEND, REQUEST_RECV, REQUEST_ARGS, REQUEST_BLOCKS };
@@ -75,6 +79,9 @@ struct roce_request {
 	uint32_t comm_id;
 	int status; /* once DONE */
 	uint8_t kind;
+	bool gated;				      /* a stream posts it and waits for it */
+	bool copies;				      /* gated: the stream also copies */
+	bool detached;				      /* nobody holds it: freed when it has ended */
 	struct staging_block *blocks[REQUEST_BLOCKS]; /* returned when finished */
 	struct roce_buffer *mirror;		      /* that the result is copied out of */
 	struct copy_list out;
@@ -126,8 +133,12 @@ int request_finish(struct roce_request *request);
 bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t size);
 /* Ends all ready requests under the lock. Return: number of tickets freed. */
 unsigned int request_harvest(struct roce_client *client);
+/* The same for those that streams wait for; calls no driver. Lock held. */
+void request_harvest_gated(struct roce_client *client);
 /* Ends all requests that cannot end otherwise because the daemon is lost. Lock held. */
 void request_fail_all(struct roce_client *client, int status);
+/* Those that streams wait for: writes their cells, for nobody else will. Lock held. */
+void request_fail_gated(struct roce_client *client, int status);
 /* Waits until no thread copies out of @buffer's mirror; forgets copies of a lost daemon. */
 void request_quiesce_mirror(struct roce_client *client, struct roce_buffer *buffer);
 /* Detaches a communicator that is being destroyed from its requests. Lock held. */

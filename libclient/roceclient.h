@@ -13,7 +13,8 @@
  *
  * Threads. A client and everything made from it may be used from several threads; calls on one
  * client are serialised by a lock inside (held for the time of a post, never while waiting). The
- * library starts no thread, installs no signal handler and changes no process attribute.
+ * library installs no signal handler, changes no process attribute, and starts no thread but one: a
+ * watchdog, for clients that hand over GPU memory.
  *
  * Order. All ranks post the same collectives in the same order on one communicator. Operations of
  * one communicator that touch overlapping memory take effect in the order of posting; others may
@@ -234,6 +235,19 @@ ROCE_API int roce_mem_free(struct roce_client *client, void *ptr);
 ROCE_API int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
 			       struct roce_buffer **ret_buffer);
 ROCE_API int roce_mem_deregister(struct roce_buffer *buffer);
+/*
+ * Memory of a GPU needs no registration: it is handed to the daemon, allocation by allocation, when
+ * it is first used, and found again as long as the driver knows it as the same. Operations without
+ * a stream take it too, if the caller has synchronised with what fills it.
+ *
+ * roce_mem_forget() gives back what was handed over of [ptr, ptr + size), or, with @size 0, what
+ * has been freed since; returns when no operation uses it. Call it before memory is returned to the
+ * driver to have it free at once: otherwise the daemon keeps it until the next hand-over.
+ */
+ROCE_API int roce_mem_forget(struct roce_client *client, const void *ptr, size_t size);
+/* How memory at @ptr reaches the daemon, and why that way, in words. Hands it over if need be. */
+ROCE_API int roce_mem_path(struct roce_client *client, const void *ptr, char *text,
+			   size_t text_size);
 /* The registration or allocation that holds [ptr, ptr + size). Errors: NOT_FOUND. */
 ROCE_API int roce_mem_lookup(struct roce_client *client, const void *ptr, size_t size,
 			     struct roce_buffer **ret_buffer);
@@ -332,6 +346,76 @@ ROCE_API int roce_recv(void *buf, size_t count, int dtype, int source, struct ro
 /* Sends and receives at the same time, without deadlock; the two ranks may differ. */
 ROCE_API int roce_sendrecv(const void *send, size_t send_count, int dest, void *recv,
 			   size_t recv_count, int source, int dtype, struct roce_comm *comm);
+
+/* ---- operations in the order of a GPU stream ------------------------------------------------ */
+
+/*
+ * Each posts its operation behind the work that is on @stream (a CUstream or cudaStream_t; NULL:
+ * the legacy default stream), and has later work of the stream wait for the result. The CPU does
+ * not wait: the stream writes a word when its turn has come, the daemons then run the operation
+ * without a kernel, and the stream goes on. Order on several streams: with events, as for kernels.
+ *
+ * Memory: of a device, pinned, managed, or from roce_mem_alloc(); plain host memory is refused,
+ * since a stream cannot copy it. Memory of a device is handed to the daemon when it is first seen
+ * (roce_mem_path() says how). @ret_request: may be NULL; else it is complete when the stream has
+ * the result, and has to be waited for or tested like any other.
+ *
+ * Failures: a communicator that fails, is aborted or loses its daemon lets its streams go within
+ * 2 s, with undefined data; look at roce_comm_error() after synchronising. A stream that is being
+ * captured into a graph is refused (ROCE_ERR_UNSUPPORTED). In a group the operations are posted,
+ * and their streams wait, at its end.
+ */
+ROCE_API int roce_allreduce_stream(const void *send, void *recv, size_t count, int dtype, int op,
+				   struct roce_comm *comm, void *stream,
+				   struct roce_request **ret_request);
+ROCE_API int roce_reduce_stream(const void *send, void *recv, size_t count, int dtype, int op,
+				int root, struct roce_comm *comm, void *stream,
+				struct roce_request **ret_request);
+ROCE_API int roce_broadcast_stream(void *buf, size_t count, int dtype, int root,
+				   struct roce_comm *comm, void *stream,
+				   struct roce_request **ret_request);
+ROCE_API int roce_allgather_stream(const void *send, void *recv, size_t count, int dtype,
+				   struct roce_comm *comm, void *stream,
+				   struct roce_request **ret_request);
+ROCE_API int roce_reduce_scatter_stream(const void *send, void *recv, size_t count, int dtype,
+					int op, struct roce_comm *comm, void *stream,
+					struct roce_request **ret_request);
+ROCE_API int roce_gather_stream(const void *send, void *recv, size_t count, int dtype, int root,
+				struct roce_comm *comm, void *stream,
+				struct roce_request **ret_request);
+ROCE_API int roce_scatter_stream(const void *send, void *recv, size_t count, int dtype, int root,
+				 struct roce_comm *comm, void *stream,
+				 struct roce_request **ret_request);
+ROCE_API int roce_alltoall_stream(const void *send, void *recv, size_t count, int dtype,
+				  struct roce_comm *comm, void *stream,
+				  struct roce_request **ret_request);
+ROCE_API int roce_barrier_stream(struct roce_comm *comm, void *stream,
+				 struct roce_request **ret_request);
+ROCE_API int roce_allgatherv_stream(const void *send, size_t send_count, void *recv,
+				    const size_t *counts, const size_t *displs, int dtype,
+				    struct roce_comm *comm, void *stream,
+				    struct roce_request **ret_request);
+ROCE_API int roce_reduce_scatterv_stream(const void *send, void *recv, const size_t *counts,
+					 int dtype, int op, struct roce_comm *comm, void *stream,
+					 struct roce_request **ret_request);
+ROCE_API int roce_gatherv_stream(const void *send, size_t send_count, void *recv,
+				 const size_t *counts, const size_t *displs, int dtype, int root,
+				 struct roce_comm *comm, void *stream,
+				 struct roce_request **ret_request);
+ROCE_API int roce_scatterv_stream(const void *send, const size_t *counts, const size_t *displs,
+				  void *recv, size_t recv_count, int dtype, int root,
+				  struct roce_comm *comm, void *stream,
+				  struct roce_request **ret_request);
+ROCE_API int roce_alltoallv_stream(const void *send, const size_t *send_counts,
+				   const size_t *send_displs, void *recv, const size_t *recv_counts,
+				   const size_t *recv_displs, int dtype, struct roce_comm *comm,
+				   void *stream, struct roce_request **ret_request);
+ROCE_API int roce_send_stream(const void *buf, size_t count, int dtype, int dest,
+			      struct roce_comm *comm, void *stream,
+			      struct roce_request **ret_request);
+ROCE_API int roce_recv_stream(void *buf, size_t count, int dtype, int source,
+			      struct roce_comm *comm, void *stream,
+			      struct roce_request **ret_request);
 
 /* ---- completion --------------------------------------------------------------------------- */
 

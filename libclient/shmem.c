@@ -18,6 +18,7 @@
 
 #include "libclient/client.h"
 #include "libclient/error.h"
+#include "libclient/gpu.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
 #include "proto/msg.h"
@@ -187,6 +188,9 @@ int shmem_deregister(struct roce_client *client, struct shmem *shm)
 
 void shmem_free(struct shmem *shm, bool forked)
 {
+	if (!forked) {
+		gpu_unpin(shm);
+	}
 	if (shm->base && !(forked && shm->internal)) {
 		munmap(shm->base, shm->size);
 	}

@@ -27,6 +27,8 @@ struct shmem {
 	int fd;
 	uint32_t id; /* the daemon's name for it; 0: not registered */
 	bool internal;
+	int pin_device;
+	struct roce_client *pinned; /* whose GPU driver has it page-locked (gpu.c) */
 };
 
 enum {

@@ -144,7 +144,9 @@ int roce_wait(struct roce_request **request, int timeout_ms)
 	if (r != 0) {
 		return r;
 	}
-	r = wait_until((*request)->client, wait_ready, *request, timeout_ms, WAIT_SLICE_NS);
+	/* What a stream does after the completion wakes nobody. */
+	r = wait_until((*request)->client, wait_ready, *request, timeout_ms,
+		       (*request)->gated ? WAIT_SLICE_SHORT_NS : WAIT_SLICE_NS);
 	if (r == ROCE_IN_PROGRESS) {
 		return r;
 	}
@@ -214,6 +216,7 @@ static bool wait_set_ready(void *arg)
 int roce_wait_any(struct roce_request **requests, size_t n, int timeout_ms, size_t *ret_index)
 {
 	struct wait_set set = {.requests = requests, .n = n};
+	int64_t slice = WAIT_SLICE_NS;
 	struct roce_client *client = NULL;
 	int r;
 
@@ -234,12 +237,13 @@ int roce_wait_any(struct roce_request **requests, size_t n, int timeout_ms, size
 			return error_prefix(r, "roce_wait_any: request %zu", i);
 		}
 		client = requests[i]->client;
+		slice = requests[i]->gated ? WAIT_SLICE_SHORT_NS : slice;
 	}
 	if (!client) {
 		*ret_index = n;
 		return ROCE_OK;
 	}
-	r = wait_until(client, wait_set_ready, &set, timeout_ms, WAIT_SLICE_NS);
+	r = wait_until(client, wait_set_ready, &set, timeout_ms, slice);
 	if (r == ROCE_IN_PROGRESS) {
 		return r;
 	}

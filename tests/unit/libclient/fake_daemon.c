@@ -23,6 +23,7 @@
 #include <sys/un.h>
 
 #include "proto/base.h"
+#include "proto/gpu.h"
 #include "proto/status.h"
 #include "proto/types.h"
 #include "rocecomm.pb-c.h"
@@ -38,8 +39,15 @@ static void session_close(struct fake *fake, struct fake_session *s)
 	frame_decoder_deinit(&s->decoder);
 	fdset_deinit(&s->queue);
 	if (s->page) {
-		munmap(s->page, SHM_SIZE);
+		munmap(s->page, SHM_FULL_SIZE);
 		s->page = NULL;
+	}
+	for (int i = 0; i < FAKE_BUFFERS; i++) {
+		if (s->allocs[i].id) {
+			base_close(s->allocs[i].fd);
+			s->allocs[i].id = 0;
+			fake->n_allocs--;
+		}
 	}
 	for (int i = 0; i < FAKE_BUFFERS; i++) {
 		if (s->buffers[i].id) {
@@ -95,9 +103,14 @@ static void session_welcome(struct fake *fake, struct fake_session *s, uint64_t 
 	int page = memfd_create("fake-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int fds[4];
 
-	assert(ftruncate(page, SHM_SIZE) == 0);
-	s->page = mmap(NULL, SHM_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+	/* The older page is mapped beyond its end, where nobody looks. */
+	assert(ftruncate(page, fake->old ? SHM_SIZE : SHM_FULL_SIZE) == 0);
+	s->page = mmap(NULL, SHM_FULL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
 	shm_format(s->page);
+	if (!fake->old) {
+		shm_format_gates(s->page);
+		msg.features = WELCOME_GPU;
+	}
 	ring_consumer_init(&s->ring, s->page);
 	fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 	s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -192,6 +205,117 @@ static void session_deregister(struct fake *fake, struct fake_session *s, const 
 	session_reply(fake, s, MSG_DONE, f->serial, &done, NULL, 0);
 }
 
+/* The memfd behind an IPC handle of the fake CUDA: magic, process, descriptor. */
+static int ipc_fd(const uint8_t *handle)
+{
+	int32_t words[3];
+	char path[64];
+
+	memcpy(words, handle, sizeof(words));
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", words[1], words[2]);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static void session_gpu_alloc(struct fake *fake, struct fake_session *s, const struct frame *f,
+			      struct fdset *fds)
+{
+	Rocecomm__GpuAllocRegister *msg =
+		rocecomm__gpu_alloc_register__unpack(NULL, f->length, f->body);
+	Rocecomm__GpuAllocReady ready = ROCECOMM__GPU_ALLOC_READY__INIT;
+	struct fake_alloc *a = NULL;
+
+	for (int i = 0; i < FAKE_BUFFERS && !a; i++) {
+		a = s->allocs[i].id == 0 ? &s->allocs[i] : NULL;
+	}
+	if (!a || msg->device.len != GPU_UUID_BYTES || msg->kind == GPU_HANDLE_DMABUF ||
+	    (msg->kind == GPU_HANDLE_IPC) != (msg->ipc.len == GPU_IPC_BYTES) ||
+	    (msg->kind == GPU_HANDLE_VMM) != (fds->n == 1)) {
+		session_error(fake, s, f->serial, STATUS_UNSUPPORTED);
+	} else {
+		a->id = ++s->next_id;
+		a->kind = msg->kind;
+		a->size = msg->size;
+		a->fd = msg->kind == GPU_HANDLE_IPC ? ipc_fd(msg->ipc.data) : fdset_take(fds, 0);
+		memcpy(a->uuid, msg->device.data, sizeof(a->uuid));
+		fake->n_allocs++;
+		fake->last_alloc = *a;
+		ready.alloc = a->id;
+		session_reply(fake, s, MSG_GPU_ALLOC_READY, f->serial, &ready, NULL, 0);
+	}
+	rocecomm__gpu_alloc_register__free_unpacked(msg, NULL);
+}
+
+static void session_gpu_release(struct fake *fake, struct fake_session *s, const struct frame *f)
+{
+	Rocecomm__GpuAllocRelease *msg =
+		rocecomm__gpu_alloc_release__unpack(NULL, f->length, f->body);
+	Rocecomm__Done done = ROCECOMM__DONE__INIT;
+
+	for (int i = 0; i < FAKE_BUFFERS; i++) {
+		if (s->allocs[i].id == msg->alloc) {
+			s->allocs[i].fd = base_close(s->allocs[i].fd);
+			s->allocs[i].id = 0;
+			fake->n_allocs--;
+		}
+	}
+	rocecomm__gpu_alloc_release__free_unpacked(msg, NULL);
+	session_reply(fake, s, MSG_DONE, f->serial, &done, NULL, 0);
+}
+
+/* Maps the pieces one behind the other. Return: false when they are not what they should be. */
+static bool gpu_map(struct fake_session *s, const Rocecomm__GpuBufferRegister *msg,
+		    struct fake_buffer *b)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < msg->n_pieces; i++) {
+		const Rocecomm__GpuPiece *p = msg->pieces[i];
+		const struct fake_alloc *a = NULL;
+
+		for (int k = 0; k < FAKE_BUFFERS && !a; k++) {
+			a = s->allocs[k].id == p->alloc ? &s->allocs[k] : NULL;
+		}
+		if (!a || p->size != a->size || p->offset != 0 ||
+		    (msg->n_pieces > 1 && a->kind != GPU_HANDLE_VMM) ||
+		    mmap(b->base + at, p->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+			 a->fd, 0) == MAP_FAILED) {
+			return false;
+		}
+		at += p->size;
+	}
+	return at == b->size;
+}
+
+static void session_gpu_buffer(struct fake *fake, struct fake_session *s, const struct frame *f)
+{
+	Rocecomm__GpuBufferRegister *msg =
+		rocecomm__gpu_buffer_register__unpack(NULL, f->length, f->body);
+	Rocecomm__GpuBufferReady ready = ROCECOMM__GPU_BUFFER_READY__INIT;
+	struct fake_buffer *b = NULL;
+
+	for (int i = 0; i < FAKE_BUFFERS && !b; i++) {
+		b = s->buffers[i].id == 0 ? &s->buffers[i] : NULL;
+	}
+	assert(b);
+	*b = (struct fake_buffer){0};
+	for (size_t i = 0; i < msg->n_pieces; i++) {
+		b->size += msg->pieces[i]->size;
+	}
+	b->base = mmap(NULL, b->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!gpu_map(s, msg, b)) {
+		session_error(fake, s, f->serial, STATUS_INVALID);
+	} else {
+		b->id = ++s->next_id;
+		fake->n_open++;
+		fake->pieces = (unsigned int)msg->n_pieces;
+		ready.buffer = b->id;
+		ready.path = (char *)(uintptr_t) "staged";
+		ready.reason = (char *)(uintptr_t) "the fake daemon has no NIC";
+		session_reply(fake, s, MSG_GPU_BUFFER_READY, f->serial, &ready, NULL, 0);
+	}
+	rocecomm__gpu_buffer_register__free_unpacked(msg, NULL);
+}
+
 static void session_split(struct fake *fake, struct fake_session *s, const struct frame *f)
 {
 	Rocecomm__CommSplit *msg = rocecomm__comm_split__unpack(NULL, f->length, f->body);
@@ -237,6 +361,15 @@ static void session_frame(struct fake *fake, struct fake_session *s, const struc
 		break;
 	case MSG_BUFFER_DEREGISTER:
 		session_deregister(fake, s, f);
+		break;
+	case MSG_GPU_ALLOC_REGISTER:
+		session_gpu_alloc(fake, s, f, fds);
+		break;
+	case MSG_GPU_ALLOC_RELEASE:
+		session_gpu_release(fake, s, f);
+		break;
+	case MSG_GPU_BUFFER_REGISTER:
+		session_gpu_buffer(fake, s, f);
 		break;
 	case MSG_COMM_ERROR:
 		error.status = (uint32_t)fake->sticky;
@@ -363,6 +496,20 @@ static void session_progress(struct fake *fake, struct fake_session *s)
 		fake->bells += (unsigned int)count;
 	}
 	while (fake->run && s->page && ring_pop(&s->ring, &d, 1) == 1) {
+		assert(s->n_shut < FAKE_SHUT);
+		s->shut[s->n_shut++] = d;
+	}
+	for (unsigned int i = 0; fake->run && s->page && i < s->n_shut;) {
+		_Atomic uint32_t *gates = shm_gates(s->page, SHM_FULL_SIZE);
+
+		d = s->shut[i];
+		if ((d.flags & SHM_DESC_GATED) &&
+		    !gate_open(atomic_load(&gates[d.ticket]), d.generation)) {
+			i++;
+			continue;
+		}
+		s->n_shut--;
+		memmove(&s->shut[i], &s->shut[i + 1], (s->n_shut - i) * sizeof(d));
 		session_run(s, &d);
 	}
 }
@@ -394,12 +541,15 @@ static void *fake_main(void *arg)
 
 	pthread_mutex_lock(&fake->lock);
 	while (!fake->stop) {
+		bool shut = false; /* gates ring no bell */
+
 		fds[0] = (struct pollfd){.fd = fake->listen_fd, .events = POLLIN};
 		for (int i = 0; i < FAKE_SESSIONS; i++) {
 			fds[1 + i] = (struct pollfd){.fd = fake->sessions[i].fd, .events = POLLIN};
+			shut |= fake->sessions[i].fd >= 0 && fake->sessions[i].n_shut > 0;
 		}
 		pthread_mutex_unlock(&fake->lock);
-		poll(fds, 1 + FAKE_SESSIONS, 1);
+		poll(fds, 1 + FAKE_SESSIONS, shut ? 0 : 1);
 		pthread_mutex_lock(&fake->lock);
 		if (fds[0].revents) {
 			fake_accept(fake);

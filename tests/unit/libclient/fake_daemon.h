@@ -28,12 +28,22 @@
 
 #define FAKE_SESSIONS 8
 #define FAKE_BUFFERS 256
+#define FAKE_SHUT 1024
 
 struct fake_buffer {
 	uint32_t id; /* 0: free */
 	uint8_t *base;
 	size_t size;
 	bool internal;
+};
+
+/* An allocation of a GPU, as host memory: what the fake CUDA (tests/fake/cuda) makes it of. */
+struct fake_alloc {
+	uint32_t id; /* 0: free */
+	uint32_t kind;
+	uint8_t uuid[16];
+	uint64_t size;
+	int fd;
 };
 
 struct fake_session {
@@ -48,6 +58,9 @@ struct fake_session {
 	void *page;
 	struct ring_consumer ring;
 	struct fake_buffer buffers[FAKE_BUFFERS];
+	struct fake_alloc allocs[FAKE_BUFFERS];
+	struct shm_desc shut[FAKE_SHUT]; /* popped, their gates are not open yet */
+	unsigned int n_shut;
 	uint32_t next_id;
 };
 
@@ -69,13 +82,17 @@ struct fake {
 	size_t cut_in;	       /* hang up after this many bytes received; 0: never */
 	size_t cut_out;	       /* hang up after this many bytes sent + 1; 0: never */
 	int sticky;	       /* status of CommError */
+	bool old;	       /* knows nothing of GPUs and gates */
 
 	/* what was seen */
 	unsigned int seen[MSG_COUNT_];
 	unsigned int bells;
 	char env_name[256];
 	char env_root[64];
-	unsigned int n_open; /* buffers registered now */
+	unsigned int n_open;   /* buffers registered now */
+	unsigned int n_allocs; /* GPU allocations registered now */
+	unsigned int pieces;   /* of the last GPU buffer */
+	struct fake_alloc last_alloc;
 };
 
 /* Reads and writes a field while the thread may use it. */
