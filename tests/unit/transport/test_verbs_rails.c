@@ -230,14 +230,19 @@ Test(verbs_rails, none_left)
 }
 
 /* The only rail goes and comes back, several times: the ends meet again another way. */
-static void run_outage(uint64_t seed, uint32_t rails, uint64_t *resent)
+static void run_outage(uint64_t seed, uint32_t rails, bool stand_in, uint64_t *resent,
+		       uint64_t *outside)
 {
 	struct verbs_stats s;
 	struct vmsg *m[HOSTS];
 	struct vnet n;
 	uint64_t next = 0;
 
-	vnet_init_outside(&n, seed, rails);
+	if (stand_in) {
+		vnet_init_stand_in(&n, seed, rails);
+	} else {
+		vnet_init_outside(&n, seed, rails);
+	}
 	send_all(&n, m, true);
 	for (uint64_t i = 0; i < 400000 && !all_through(&n); i++) {
 		if (i >= next) {
@@ -254,23 +259,69 @@ static void run_outage(uint64_t seed, uint32_t rails, uint64_t *resent)
 		turn(&n, 200 * CLOCK_NS_PER_US);
 		must_be_up(&n);
 	}
-	cr_assert(all_through(&n), "seed %zu", (size_t)seed);
+	cr_assert(all_through(&n), "seed %zu: %u/%u done %u/%u sent, %u on the other transport",
+		  (size_t)seed, n.end[0].done, n.end[1].done, n.end[0].sent, n.end[1].sent,
+		  n.nother);
 	for (uint32_t h = 0; h < HOSTS; h++) {
 		verbs_get_stats(n.end[h].v, &s);
 		*resent += s.resent_writes + s.resent_frames;
+		*outside += s.outside_writes;
 	}
 	done_all(&n, m);
 }
 
 Test(verbs_rails, outage_of_all)
 {
-	uint64_t resent = 0;
+	uint64_t resent = 0, outside = 0;
 
 	for (uint64_t seed = 1; seed <= 25; seed++) {
-		run_outage(seed, 1, &resent);
-		run_outage(seed + 100, 2, &resent);
+		run_outage(seed, 1, false, &resent, &outside);
+		run_outage(seed + 100, 2, false, &resent, &outside);
 	}
 	cr_assert(resent > 100, "only %zu", (size_t)resent);
+	cr_assert_eq(outside, 0);
+}
+
+/* Another transport finishes what was begun and takes what was not; rails may be back any time. */
+Test(verbs_rails, stand_in)
+{
+	uint64_t resent = 0, outside = 0;
+
+	for (uint64_t seed = 1; seed <= 50; seed++) {
+		run_outage(seed, 1, true, &resent, &outside);
+		run_outage(seed + 100, 2, true, &resent, &outside);
+	}
+	cr_assert(resent > 100, "only %zu", (size_t)resent);
+	cr_assert(outside > 100, "only %zu", (size_t)outside);
+}
+
+/* No rail comes back: all arrives all the same, and the peer is not down. */
+Test(verbs_rails, stand_in_for_good)
+{
+	struct vmsg *m[HOSTS];
+	struct vnet n;
+
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		vnet_init_stand_in(&n, seed, 2);
+		send_all(&n, m, true);
+		for (uint64_t i = vrandom(&n, 1500); i > 0; i--) {
+			turn(&n, 100 * CLOCK_NS_PER_US);
+		}
+		for (uint32_t r = 0; r < 2; r++) {
+			fake_verbs_link(n.devices[vrandom(&n, 2)][r], false);
+		}
+		for (int i = 0; i < 100000 && !all_through(&n); i++) {
+			turn(&n, CLOCK_NS_PER_MS);
+			must_be_up(&n);
+		}
+		cr_assert(all_through(&n));
+		cr_assert_eq(n.end[0].ups + n.end[1].ups, 4);
+		for (int i = 0; i < 30000; i++) {
+			turn(&n, CLOCK_NS_PER_MS);
+		}
+		must_be_up(&n);
+		done_all(&n, m);
+	}
 }
 
 /* It does not come back: the peer is down in time, with the reason of the rail. */

@@ -160,10 +160,93 @@ static void deliver_control(struct vnet *n)
 	}
 }
 
+static struct vother *other_add(struct vend *e)
+{
+	struct vnet *n = e->net;
+	struct vother *o = &n->other[n->nother++];
+
+	cr_assert(n->nother <= ARRAY_SIZE(n->other));
+	memset(o, 0, sizeof(*o));
+	o->to = e == &n->end[0];
+	return o;
+}
+
+static void on_pass(void *arg, struct verbs_peer *peer, struct transport_send *send)
+{
+	other_add(arg)->send = send;
+}
+
+static bool on_write(void *arg, struct verbs_peer *peer, uint32_t ticket, void *data, uint32_t size,
+		     struct verbs_fragment *fragment)
+{
+	struct vend *e = arg;
+	struct vother *o;
+
+	if (e->net->nother > 128 || vrandom(e->net, 4) == 0) {
+		return false;
+	}
+	o = other_add(e);
+	o->ticket = ticket;
+	o->size = size;
+	o->data = data;
+	o->fragment = fragment;
+	return true;
+}
+
+/* A whole message, as the other transport brings it. */
+static void bring(struct vend *to, struct transport_send *send)
+{
+	struct wire_header h = send->header;
+	struct vmsg *m = send->user;
+	struct transport_recv *recv;
+
+	h.length = send->length;
+	cr_assert_eq(on_begin(to, to->peer, &h, &recv), 0);
+	if (recv->iov) {
+		uint64_t at = 0;
+
+		for (uint32_t i = 0; i < recv->niov; i++) {
+			memcpy(recv->iov[i].iov_base, m->out + at, recv->iov[i].iov_len);
+			at += recv->iov[i].iov_len;
+		}
+	}
+	if (!recv->discard && h.length > 0) {
+		on_fragment(to, recv, recv->iov ? NULL : m->out, 0, h.length);
+	}
+	on_done(to, recv);
+	send->done(send, 0);
+}
+
+static void deliver_other(struct vnet *n)
+{
+	struct vother o;
+	uint32_t i;
+	void *at;
+
+	if (n->nother == 0 || vrandom(n, 3) != 0) {
+		return;
+	}
+	i = (uint32_t)vrandom(n, n->nother);
+	o = n->other[i];
+	n->other[i] = n->other[--n->nother];
+	if (o.send) {
+		bring(&n->end[o.to], o.send);
+		return;
+	}
+	at = verbs_outside_begin(n->end[o.to].peer, o.ticket, o.size);
+	cr_assert_not_null(at, "no ticket %x", o.ticket);
+	cr_assert_null(verbs_outside_begin(n->end[o.to].peer, o.ticket, o.size + 1));
+	memcpy(at, o.data, o.size);
+	verbs_outside_done(n->end[o.to].peer, o.ticket);
+	verbs_outside_sent(n->end[!o.to].peer, o.fragment, 0);
+}
+
 static const struct verbs_handler handler = {on_begin, on_fragment, on_done, on_down,
 					     on_rail,  NULL,	    NULL,    NULL},
 				  handler_outside = {on_begin, on_fragment, on_done, on_down,
-						     on_rail,  on_control,  NULL,    NULL};
+						     on_rail,  on_control,  NULL,    NULL},
+				  handler_stand_in = {on_begin, on_fragment, on_done, on_down,
+						      on_rail,	on_control,  on_pass, on_write};
 
 static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *options)
 {
@@ -175,8 +258,11 @@ static void end_init(struct vnet *n, uint32_t host, const struct verbs_options *
 	memset(e, 0, sizeof(*e));
 	e->net = n;
 	cr_assert_eq(rdma_new(fake_verbs_api(n->fake, host), &all, &e->devices), 0);
-	cr_assert_eq(verbs_new(options, n->outside ? &handler_outside : &handler, e,
-			       fake_verbs_clock(n->fake), &e->v),
+	cr_assert_eq(verbs_new(options,
+			       n->stand_in  ? &handler_stand_in
+			       : n->outside ? &handler_outside
+					    : &handler,
+			       e, fake_verbs_clock(n->fake), &e->v),
 		     0);
 	for (uint32_t r = 0; r < n->rails; r++) {
 		cr_assert_eq(verbs_device_add(e->v, e->devices->devices[r], why, sizeof(why)), 0,
@@ -209,6 +295,14 @@ void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails)
 {
 	memset(n, 0, sizeof(*n));
 	n->outside = true;
+	n->control = calloc(64, sizeof(*n->control));
+	init(n, seed, rails, NULL, NULL, false);
+}
+
+void vnet_init_stand_in(struct vnet *n, uint64_t seed, uint32_t rails)
+{
+	memset(n, 0, sizeof(*n));
+	n->stand_in = n->outside = true;
 	n->control = calloc(64, sizeof(*n->control));
 	init(n, seed, rails, NULL, NULL, false);
 }
@@ -267,6 +361,7 @@ void vnet_turn(struct vnet *n)
 	}
 	fake_verbs_advance(n->fake, 20 * CLOCK_NS_PER_US);
 	deliver_control(n);
+	deliver_other(n);
 	verbs_poll(n->end[vrandom(n, HOSTS)].v);
 }
 

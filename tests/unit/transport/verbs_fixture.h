@@ -64,6 +64,15 @@ struct vnet {
 		uint8_t data[VERBS_CONTROL_MAX];
 	} * control; /* [64] */
 	uint32_t ncontrol;
+	/* Another transport, when there is one: messages and fragments, in any order. */
+	bool stand_in;
+	struct vother {
+		uint32_t to, ticket, size;
+		struct transport_send *send; /* NULL: a fragment */
+		void *data;
+		struct verbs_fragment *fragment;
+	} other[256];
+	uint32_t nother;
 };
 
 /* Two hosts with @rails devices each, connected and up unless @lazy. */
@@ -74,6 +83,8 @@ void vnet_init_two(struct vnet *n, uint64_t seed, uint32_t rails,
 		   const struct verbs_options options[HOSTS]);
 /* The same, and the ends can talk another way while no rail is up. */
 void vnet_init_outside(struct vnet *n, uint64_t seed, uint32_t rails);
+/* The same, and another transport takes over meanwhile. */
+void vnet_init_stand_in(struct vnet *n, uint64_t seed, uint32_t rails);
 void vnet_connect(struct vnet *n, uint32_t rail);
 void vnet_fini(struct vnet *n);
 /* Lets the network and both ends work a little. */
