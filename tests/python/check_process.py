@@ -60,6 +60,32 @@ def test_data_parallel_modes():
         train(Parallel(model(), **options), model())
 
 
+def staged():
+    """Bytes that this process's client has copied, by the daemon's count."""
+    rocectl = os.path.join(os.environ["ROCECOMM_LIBRARY"], "tools", "rocectl", "rocectl")
+    path = os.path.join(os.environ["XDG_RUNTIME_DIR"], "rocecomm", "rocecomm.sock")
+    said = subprocess.run([rocectl, "--socket", path, "status", "--json"], capture_output=True, check=True).stdout
+    return sum(c["bytes_staged"] for c in json.loads(said)["clients"] if c["pid"] == os.getpid())
+
+
+def test_buckets_are_not_copied():
+    """From their third pass on, buckets lie where the daemon reads them."""
+    for view in (False, True):
+        wide = torch.nn.Sequential(torch.nn.Linear(32, 3000), torch.nn.Linear(3000, 40))
+        reference = copy.deepcopy(wide)
+        for parameter in reference.parameters():
+            dist.broadcast(parameter.data, 0)
+        parallel = Parallel(wide, gradient_as_bucket_view=view, bucket_cap_mb=0.2)
+        train(parallel, reference, steps=3)
+        before = staged()
+        train(parallel, reference, steps=4)
+        check(staged() == before, f"{staged() - before} bytes were copied, bucket view {view}")
+        check(rocecomm.torch.status()["shared_storages"] > 0, f"{rocecomm.torch.status()}")
+    plain = torch.zeros(100000)
+    dist.all_reduce(plain)
+    check(staged() - before == 2 * 400000, f"{staged() - before} bytes were counted for a plain tensor")
+
+
 def test_hooks():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 

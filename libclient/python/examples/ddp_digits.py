@@ -106,8 +106,6 @@ def main():
     options = parser.parse_args()
 
     torch.set_num_threads(1)
-    if options.backend == "roce":
-        import rocecomm.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     dist.init_process_group(options.backend)
     losses = train(options)
     if dist.get_rank() == 0 and options.losses:

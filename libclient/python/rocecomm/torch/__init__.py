@@ -13,7 +13,7 @@ from typing import Any, Sequence
 import torch
 import torch.distributed as dist
 
-__all__ = ["empty", "register", "status"]
+__all__ = ["empty", "register", "share_", "status"]
 
 _DEVICES = ["cpu", "cuda"]
 
@@ -53,6 +53,18 @@ def empty(*shape: Any, dtype: Any = None) -> torch.Tensor:
     itemsize = torch.empty((), dtype=kind).element_size()
     memory = session.client().alloc(max(1, count * itemsize))
     return torch.frombuffer(memory, dtype=torch.uint8)[: count * itemsize].view(kind).view(tuple(dims))
+
+
+def share_(tensor: torch.Tensor) -> bool:
+    """Moves the storage of `tensor`, which must be all of it, to memory that the daemon shares.
+
+    All tensors that view the storage move with it. DDP's buckets are moved without being asked for; a
+    communication hook may move `bucket.buffer()`. Arrays from Tensor.numpy() do not move: do not use
+    them any more. Returns whether it could; if not, operations on it are copied, as ever.
+    """
+    from . import session
+
+    return session.shared().move(tensor)
 
 
 def status(group: Any = None) -> Any:

@@ -21,6 +21,7 @@ from .._lib import lib
 from ..comm import Communicator, counts, displacements
 from . import session
 from .p2p import PointToPoint
+from .share import MIN_BYTES
 from .tensors import by_place, flat_block, ready_input, ready_output, row_split
 from .types import reduction, type_of
 from .work import BackendError, Work, _profiling, in_callback
@@ -47,6 +48,7 @@ class RoceProcessGroup(dist.ProcessGroup):
         self._other: Dict[str, Any] = {}
         self.client = session.client()
         self._pool = session.pool()
+        self._shared = session.shared()
         self.comm: Communicator = session.join(store, rank, size, self.label, self.timeout)
         self._p2p = PointToPoint(self)
 
@@ -120,6 +122,13 @@ class RoceProcessGroup(dist.ProcessGroup):
     supports_coalescing = True
     supports_time_estimate = False
     supports_shrinking = False
+    supports_tensor_alloc = True
+
+    def allocate_tensor(self, size: int, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        """A flat tensor in memory that the daemon shares, taken from the pool (FSDP asks for it)."""
+        if device is not None and torch.device(device).type != "cpu":
+            return torch.empty(size, dtype=dtype, device=device)
+        return self._pool.tensor(size, dtype or torch.get_default_dtype())
 
     def _get_sequence_number_for_group(self) -> int:
         return self.seq
@@ -234,9 +243,10 @@ class RoceProcessGroup(dist.ProcessGroup):
         ptr, hold, finish = ready_output(self._pool, tensor, "all_reduce", True)
         work = Work(self, "all_reduce", tensors, hold, finish)
         count = tensor.numel() * entry.per
-        return self.post(
-            work, count // entry.per * entry.itemsize, lib.roce_iallreduce, ptr, ptr, count, entry.dtype, op
-        )
+        nbytes = tensor.numel() * entry.itemsize
+        if nbytes >= MIN_BYTES and finish is None:
+            ptr = self._shared.place(tensor, ptr, nbytes, 1)
+        return self.post(work, nbytes, lib.roce_iallreduce, ptr, ptr, count, entry.dtype, op)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """all_reduce of each, as one batch."""

@@ -5,6 +5,7 @@
 What has to be gathered from, or spread to, several tensors is copied once between them and a block
 from here, and by nobody else on this host.
 """
+import ctypes
 import threading
 from typing import Any, Dict, List
 
@@ -38,6 +39,18 @@ def rounded(nbytes: int) -> int:
     return (nbytes + step - 1) // step * step
 
 
+class Back:
+    """Gives a block back when what held it lets go."""
+
+    __slots__ = ("_pool", "_block")
+
+    def __init__(self, pool: "Pool", block: Block) -> None:
+        self._pool, self._block = pool, block
+
+    def __del__(self) -> None:
+        self._pool.put(self._block)
+
+
 class Pool:
     """Blocks by size. Threads: any."""
 
@@ -56,6 +69,14 @@ class Pool:
                 self._idle -= size
                 return blocks.pop()
         return Block(self._client.alloc(size), size)
+
+    def tensor(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor whose block comes back when it is freed; its content is arbitrary."""
+        nbytes = count * torch.empty((), dtype=dtype).element_size()
+        block = self.get(max(1, nbytes))
+        memory = (ctypes.c_uint8 * block.size).from_address(block.ptr)
+        memory.back = Back(self, block)  # type: ignore[attr-defined]
+        return torch.frombuffer(memory, dtype=torch.uint8)[:nbytes].view(dtype)
 
     def put(self, block: Block) -> None:
         """Gives a block back. What is too much to keep is freed with its last view."""

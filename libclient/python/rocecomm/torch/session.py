@@ -14,6 +14,7 @@ from .. import errors
 from ..client import Client, connect
 from ..comm import Communicator
 from .pool import Pool
+from .share import Shared
 from .work import BackendError, Work, mark_callbacks
 
 _lock = threading.Lock()
@@ -31,6 +32,7 @@ def client() -> Client:
             except errors.RoceError as error:
                 raise BackendError(f"roce: {error}") from error
             _state["pool"] = Pool(_state["client"])
+            _state["shared"] = Shared(_state["client"])
             _state["pid"] = os.getpid()
         return _state["client"]
 
@@ -39,6 +41,12 @@ def pool() -> Pool:
     """Temporary memory of the process."""
     client()
     return _state["pool"]
+
+
+def shared() -> Shared:
+    """The storages of the process that were moved."""
+    client()
+    return _state["shared"]
 
 
 def _name() -> str:
@@ -156,6 +164,8 @@ def status(group: Optional[Any] = None) -> Dict[str, Any]:
         "hosts": [comm.host_name(n) for n in range(comm.hosts)],
         "path": comm.path,
         "operations": found.seq,
+        "shared_storages": found._shared.nbytes,
+        "not_shared_because": found._shared.refused,
         "in_flight": sum(not work.reap() for work in list(found.live)),
         "error": None if error is None else str(error),
     }

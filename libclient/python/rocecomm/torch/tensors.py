@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-from .pool import Block, Pool
+from .pool import Back, Block, Pool
 from .types import MOVED, Type, type_of
 
 Finish = Optional[Callable[[], None]]
@@ -54,18 +54,6 @@ def _copied(pool: Pool, tensor: torch.Tensor, entry: Type, name: str) -> Tuple[B
     return block, block.flat(tensor.numel(), tensor.dtype, entry.itemsize).view(tensor.shape)
 
 
-class _Return:
-    """Gives a block back when the work that held it lets go."""
-
-    __slots__ = ("_pool", "_block", "_also")
-
-    def __init__(self, pool: Pool, block: Block, also: Any = None) -> None:
-        self._pool, self._block, self._also = pool, block, also
-
-    def __del__(self) -> None:
-        self._pool.put(self._block)
-
-
 def ready_input(pool: Pool, tensor: torch.Tensor, name: str) -> Tuple[int, Any]:
     """Address of what is sent, and what has to live until then."""
     _check_host(tensor, name)
@@ -73,7 +61,7 @@ def ready_input(pool: Pool, tensor: torch.Tensor, name: str) -> Tuple[int, Any]:
         return tensor.data_ptr(), tensor
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
     flat.copy_(tensor.detach())
-    return block.ptr, _Return(pool, block)
+    return block.ptr, Back(pool, block)
 
 
 def ready_output(pool: Pool, tensor: torch.Tensor, name: str, filled: bool) -> Tuple[int, Any, Finish]:
@@ -89,7 +77,7 @@ def ready_output(pool: Pool, tensor: torch.Tensor, name: str, filled: bool) -> T
     target = tensor.detach()
     if filled:
         flat.copy_(target)
-    return block.ptr, _Return(pool, block), lambda: _copy(target, flat)
+    return block.ptr, Back(pool, block), lambda: _copy(target, flat)
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -115,7 +103,7 @@ def flat_block(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type) -> Tupl
     block = pool.get(max(1, sum(t.numel() for t in tensors) * entry.itemsize))
     for tensor, piece in zip(tensors, _pieces(block, tensors, entry)):
         piece.copy_(tensor.detach())
-    return block.ptr, _Return(pool, block)
+    return block.ptr, Back(pool, block)
 
 
 def _pieces(block: Block, tensors: Sequence[torch.Tensor], entry: Type) -> List[torch.Tensor]:
@@ -141,7 +129,7 @@ def by_place(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type, name: str
         for target, piece in zip(targets, pieces):
             target.copy_(piece)
 
-    return block.ptr, _Return(pool, block), finish
+    return block.ptr, Back(pool, block), finish
 
 
 def row_split(tensor: torch.Tensor, splits: Any, size: int, entry: Type, name: str) -> List[int]:
