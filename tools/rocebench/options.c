@@ -360,7 +360,7 @@ static bool flag_is(int c)
 
 static bool where_is(int c)
 {
-	return c == 'n' || (c >= OPTION_HOSTS && c <= OPTION_SOCKET) || c == OPTION_ROOT_RANK;
+	return c == 'n' || (c >= OPTION_HOSTS && c <= OPTION_TRANSPORT) || c == OPTION_ROOT_RANK;
 }
 
 static int check_redop(const struct options *o, const struct bench *bench)
