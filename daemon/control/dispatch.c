@@ -51,6 +51,12 @@ static const struct dispatch_row {
 			    SESSION_READY, false},
 	[MSG_CONFIG_GET] = {"ConfigGet", &rocecomm__config_get__descriptor, handle_config, 0,
 			    SESSION_READY, false},
+	[MSG_LINKS_GET] = {"LinksGet", &rocecomm__links_get__descriptor, handle_links, 0,
+			   SESSION_READY, false},
+	[MSG_PATHS_GET] = {"PathsGet", &rocecomm__paths_get__descriptor, handle_paths, 0,
+			   SESSION_READY, false},
+	[MSG_CHECK_PEER] = {"CheckPeer", &rocecomm__check_peer__descriptor, handle_check, 0,
+			    SESSION_READY, false},
 };
 
 /* Return: true when it may be handled; else it is answered. */

@@ -71,6 +71,10 @@ void session_request_over(struct session_request *rq);
 
 void handle_status(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 void handle_config(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+/* handle_rdma.c */
+void handle_links(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_paths(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
+void handle_check(struct session *s, uint64_t serial, const void *msg, struct fdset *fds);
 /* Open requests of a session that is over are dropped. */
 void handle_admin_teardown(struct session *s);
 

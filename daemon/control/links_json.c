@@ -36,7 +36,7 @@ static void put_known(struct json *j, const char *key, uint64_t value)
 	}
 }
 
-static void put_head(struct json *j, const char *host, const struct config *config)
+void links_json_head(struct json *j, const char *host, const struct config *config)
 {
 	static const char *const transports[] = {
 		[CONFIG_TRANSPORT_AUTO] = "auto",
@@ -164,7 +164,7 @@ int links_json(const char *host, const struct config *config, const struct rdma 
 
 	json_init(&j);
 	json_open(&j, NULL);
-	put_head(&j, host, config);
+	links_json_head(&j, host, config);
 	put_text(&j, "reason",
 		 !devices	       ? NOT_LOOKED_AT
 		 : devices->count == 0 ? devices->reason
@@ -228,7 +228,7 @@ static void put_rail(struct json *j, const struct rails_path *p)
 	put_text(j, "error", p->error);
 }
 
-static void put_path(struct json *j, const struct rails_path *p)
+void links_json_path(struct json *j, const struct rails_path *p)
 {
 	json_open(j, NULL);
 	json_string(j, "kind", p->tcp ? "tcp" : "rdma");
@@ -274,7 +274,7 @@ static void put_peers(struct json *j, const struct rails_path *paths, size_t n)
 		put_text(j, "transport", transport);
 		json_open_array(j, "paths");
 		for (size_t i = 0; i < count; i++) {
-			put_path(j, &paths[i]);
+			links_json_path(j, &paths[i]);
 		}
 		json_close_array(j);
 		json_close(j);
@@ -284,7 +284,7 @@ static void put_peers(struct json *j, const struct rails_path *paths, size_t n)
 	json_close_array(j);
 }
 
-static const char *no_device(const struct rdma *devices)
+const char *links_json_no_device(const struct rdma *devices)
 {
 	if (!devices) {
 		return NOT_LOOKED_AT;
@@ -309,8 +309,8 @@ int paths_json(const char *host, const struct config *config, const struct rdma 
 
 	json_init(&j);
 	json_open(&j, NULL);
-	put_head(&j, host, config);
-	put_text(&j, "reason", no_device(devices));
+	links_json_head(&j, host, config);
+	put_text(&j, "reason", links_json_no_device(devices));
 	put_peers(&j, paths, n);
 	json_close(&j);
 	r = json_finish(&j, ret);

@@ -26,6 +26,14 @@
  *                 remote_gid, mtu, local_mtu, remote_mtu, traffic_class, remote_traffic_class, qps,
  *                 udp_ports, bytes_sent, bytes_received, work_requests, completions,
  *                 bytes_per_second, failures, error (null)
+ * check:
+ *  host, transport, require, peer, linked, address, connect_ms, error (null)
+ *  ok             everything that should work does
+ *  verdict        in words
+ *  findings[]     what (tcp, rdma, mtu, dscp, latency, bandwidth), ok, text
+ *  paths[]        as above
+ *  latency, bandwidth   null, or bytes, messages, elapsed_us, min_ns, median_ns, p99_ns; of
+ * bandwidth also bytes_per_second
  *
  * Members are appended, never renamed. What is not known is null, not 0.
  *
@@ -37,7 +45,9 @@
 
 #include <stddef.h>
 
+#include "control/json.h"
 #include "config/config.h"
+#include "job/check.h"
 #include "job/rails.h"
 #include "topo/rdma.h"
 
@@ -47,5 +57,14 @@ int links_json(const char *host, const struct config *config, const struct rdma 
 /* @paths: those of one peer stand together. @devices: as above. */
 int paths_json(const char *host, const struct config *config, const struct rdma *devices,
 	       const struct rails_path *paths, size_t n, char **ret);
+int check_json(const char *host, const struct config *config, const struct rdma *devices,
+	       const struct check_result *result, char **ret);
+
+/* ---- for this layer ----------------------------------------------------------------------- */
+
+void links_json_head(struct json *j, const char *host, const struct config *config);
+/* Why no device of this host can be used; NULL: some can. */
+const char *links_json_no_device(const struct rdma *devices);
+void links_json_path(struct json *j, const struct rails_path *path);
 
 #endif

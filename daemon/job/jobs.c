@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "job/bootstrap.h"
+#include "job/check.h"
 #include "job/comm.h"
 #include "job/failure.h"
 #include "job/formation.h"
@@ -106,6 +107,7 @@ int jobs_new(const struct jobs_options *options, struct jobs **ret)
 	list_init(&jobs->formations);
 	list_init(&jobs->splits);
 	list_init(&jobs->surveys);
+	list_init(&jobs->checks);
 	list_init(&jobs->links);
 	r = jobs_self(jobs, options);
 	if (r == 0) {
@@ -140,6 +142,7 @@ void jobs_shutdown(struct jobs *jobs, enum status status, const char *reason)
 {
 	rendezvous_shutdown(jobs, status, reason);
 	communicators_shutdown(jobs, status, reason);
+	checks_shutdown(jobs, reason);
 	while (!list_empty(&jobs->joining)) {
 		member_refuse(container_of(list_first(&jobs->joining), struct member, link), status,
 			      reason);
@@ -284,6 +287,7 @@ static void jobs_on_tick(uv_timer_t *timer)
 	members_tick(jobs, now);
 	communicators_tick(jobs, now);
 	rails_tick(jobs->rails, now);
+	checks_tick(jobs, now);
 }
 
 /* ---- events of the engine ----------------------------------------------------------------- */
@@ -348,6 +352,7 @@ static void jobs_on_down(void *arg, struct peer *peer, enum status status, const
 	rendezvous_link_down(jobs, l, reason);
 	formations_link_down(jobs, l, reason);
 	communicators_link_down(jobs, l, status, reason);
+	checks_link_down(jobs, l, reason);
 	hostlink_drop(l);
 }
 
@@ -379,9 +384,11 @@ static void jobs_on_merged(void *arg, struct peer *from, struct peer *into)
 	other = hostlink_of(jobs, into);
 	if (other) {
 		members_root_merged(jobs, l, other);
+		checks_link_merged(jobs, l, other);
 		jobs_soon(jobs);
 	} else {
 		members_root_down(jobs, l, STATUS_NO_MEMORY, "the daemon has no memory");
+		checks_link_down(jobs, l, "the daemon has no memory");
 	}
 	hostlink_drop(l);
 }

@@ -69,6 +69,7 @@ struct jobs {
 	struct list formations;
 	struct list splits;
 	struct list surveys;
+	struct list checks;
 	struct list links;
 	uint8_t used[JOBS_USED_IDS][UID_SIZE];
 	uint32_t next_used;

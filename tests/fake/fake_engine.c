@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/engine_gauge.h"
 #include "engine/engine_rdma.h"
 #include "proto/base.h"
 
@@ -182,5 +183,12 @@ void engine_peer_rail(struct engine *engine, struct engine_peer *peer, struct en
 void engine_peer_look(struct engine *engine, struct engine_peer *peer,
 		      struct engine_rails_view *view, engine_done_fn done, void *arg)
 {
+	answer(engine, done, arg);
+}
+
+void engine_gauge(struct engine *engine, struct engine_peer *peer, struct engine_gauge *gauge,
+		  engine_done_fn done, void *arg)
+{
+	gauge->result = -ECONNRESET;
 	answer(engine, done, arg);
 }

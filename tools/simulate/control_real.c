@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine_gauge.h"
 #include "engine/engine_rdma.h"
 #include "job/comm.h"
 #include "job/jobs.h"
@@ -392,6 +393,12 @@ void engine_peer_rail(struct engine *engine, struct engine_peer *peer, struct en
 
 void engine_peer_look(struct engine *engine, struct engine_peer *peer,
 		      struct engine_rails_view *view, engine_done_fn done, void *arg)
+{
+	abort();
+}
+
+void engine_gauge(struct engine *engine, struct engine_peer *peer, struct engine_gauge *gauge,
+		  engine_done_fn done, void *arg)
 {
 	abort();
 }
