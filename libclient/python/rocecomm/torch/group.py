@@ -116,7 +116,12 @@ class RoceProcessGroup(dist.ProcessGroup):
 
     def _get_backend(self, device: Any) -> Any:
         kind = torch.device(device).type
-        return self if kind == "cpu" else self._delegate(kind)
+        if kind == "cpu":
+            return self
+        try:
+            return self._delegate(kind)
+        except TypeError as error:
+            raise RuntimeError(str(error)) from error  # what callers look for
 
     supports_splitting = False
     supports_coalescing = True

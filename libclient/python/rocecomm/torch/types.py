@@ -70,7 +70,10 @@ def type_of(tensor: torch.Tensor, what: str) -> Type:
 
 def premul_scalar(op: Any) -> float:
     """The factor of a PREMUL_SUM."""
-    factor = op.__getstate__()[1]
+    state = op.__getstate__()
+    if state is None:
+        raise TypeError(f"roce: PyTorch {torch.__version__} does not tell the factor of PREMUL_SUM; 2.0 and later do")
+    factor = state[1]
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
             raise ValueError(f"roce: PREMUL_SUM with a factor of {factor.numel()} elements; one is due")
