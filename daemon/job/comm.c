@@ -285,6 +285,22 @@ void communicator_link(struct communicator *c)
 }
 
 /* See comm.h. */
+/* Once a job: a host that has RDMA devices does without them. Of those without any nobody expects
+ * it. */
+static void warn_of_tcp(const struct communicator *c)
+{
+	const struct rdma *devices = c->jobs->rails ? rails_devices(c->jobs->rails) : NULL;
+	char text[512];
+
+	if (c->nhosts == 1 || c->plan->parent.len > 0 || !devices || devices->count == 0) {
+		return;
+	}
+	communicator_path_text(c, text, sizeof(text));
+	if (strncmp(text, "rdma (", strlen("rdma (")) != 0) {
+		log_warn("job %s: %s", c->plan->name, text);
+	}
+}
+
 void communicator_go(struct communicator *c)
 {
 	if (c->state != COMMUNICATOR_PREPARED) {
@@ -292,6 +308,7 @@ void communicator_go(struct communicator *c)
 	}
 	c->state = COMMUNICATOR_READY;
 	c->root = NULL;
+	warn_of_tcp(c);
 	for (uint32_t i = 0; i < c->nlocal; i++) {
 		struct member *m = c->locals[i];
 

@@ -81,6 +81,7 @@ struct rails_pair {
 	bool busy;		 /* the engine has `work` */
 	struct engine_rail work;
 	bool moving; /* `work` is a move */
+	bool told;   /* the log has what its ends have differently */
 };
 
 struct rails_remote {

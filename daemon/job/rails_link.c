@@ -649,6 +649,32 @@ static bool any_up(const struct rails_link *k)
 	return false;
 }
 
+/* It works all the same, but not as well as it could, or not as somebody meant it. */
+static void tell_differences(struct rails_pair *p)
+{
+	const struct verbs_blob *here = &p->work.local, *there = &p->work.remote;
+	const struct rails_link *k = p->link;
+
+	if (p->told || here->magic == 0 || there->magic == 0) {
+		return;
+	}
+	p->told = true;
+	if (here->mtu != there->mtu) {
+		log_warn("host %s: rail %u (%s): its MTU is %u bytes on %s and %u on %s, so that "
+			 "%u is used; set the same MTU on both interfaces",
+			 peer_name(k->l->peer), p->rail, p->device_name, here->mtu,
+			 jobs_host(k->rails->jobs), there->mtu, peer_name(k->l->peer),
+			 MIN(here->mtu, there->mtu));
+	}
+	if (here->traffic_class != there->traffic_class) {
+		log_warn("host %s: rail %u (%s): traffic class %u (DSCP %u) on %s and %u (DSCP %u) "
+			 "on %s; set traffic_class to the same on all hosts",
+			 peer_name(k->l->peer), p->rail, p->device_name, here->traffic_class,
+			 here->traffic_class >> 2, jobs_host(k->rails->jobs), there->traffic_class,
+			 there->traffic_class >> 2, peer_name(k->l->peer));
+	}
+}
+
 void rails_event(struct hostlink *l, uint32_t rail, enum verbs_rail_state state, const char *text)
 {
 	struct rails_link *k = l->rails;
@@ -663,6 +689,7 @@ void rails_event(struct hostlink *l, uint32_t rail, enum verbs_rail_state state,
 	if (state == VERBS_RAIL_UP) {
 		p->failures = 0;
 		log_info("host %s: data goes by RDMA, %s", peer_name(l->peer), text);
+		tell_differences(p);
 	} else {
 		log_warn("host %s: %s%s", peer_name(l->peer), text,
 			 any_up(k)				 ? "; other rails carry on"
