@@ -32,7 +32,7 @@
 #include "proto/cuda_abi.h"
 
 #define GPU_DEVICES 64
-#define GPU_REASON 200
+#define GPU_REASON 400
 
 struct roce_client;
 struct copy_list;

@@ -8,6 +8,7 @@
  */
 #include "fake_cuda.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ struct fake_ipc {
 	uint64_t id;
 };
 #define FAKE_IPC_MAGIC 0x1bc0ffeeu
+static_assert(sizeof(struct fake_ipc) == sizeof(((struct fake_range *)0)->key), "whole");
 
 struct fake_range *fake_find(uintptr_t addr)
 {
@@ -461,9 +463,7 @@ FAKE_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle,
 	}
 	pthread_mutex_lock(&fake.lock);
 	for (range = fake.ranges; range; range = range->next) {
-		if (range->kind == FAKE_IMPORTED &&
-		    memcmp(range->key, (char *)&ipc + sizeof(ipc) - sizeof(range->key),
-			   sizeof(range->key)) == 0) {
+		if (range->kind == FAKE_IMPORTED && memcmp(range->key, &ipc, sizeof(ipc)) == 0) {
 			range->opened++;
 			*ptr = range->base;
 			pthread_mutex_unlock(&fake.lock);
@@ -478,7 +478,7 @@ FAKE_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle,
 	}
 	range->fd = fd;
 	range->opened = 1;
-	memcpy(range->key, (char *)&ipc + sizeof(ipc) - sizeof(range->key), sizeof(range->key));
+	memcpy(range->key, &ipc, sizeof(ipc));
 	fake.counts->ipc++;
 	*ptr = range->base;
 	return CUDA_SUCCESS;

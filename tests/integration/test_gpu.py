@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The rocecomm authors
+"""GPU memory between real daemons, on the fake CUDA (tests/fake/cuda)."""
+import os
+import signal
+import struct
+import time
+
+from harness.lab import Daemon, Job, LabError, Rank, expect, wait_for
+from harness.runner import test
+
+COUNTS = ("device_bytes", "mapped", "physical", "ipc", "host_bytes", "streams", "events", "copies",
+          "copied", "waits")
+KEPT = ("device_bytes", "mapped", "physical", "ipc", "host_bytes", "streams")
+
+
+def fake_env(lab, **more):
+    """The fake CUDA, in an environment that has nothing of it so far."""
+    state = os.path.join(lab.dir, "cuda")
+    os.makedirs(state, exist_ok=True)
+    env = {"ROCECOMM_CUDA_LIBRARY": lab.program("tests/fake/cuda/libfakecuda.so"),
+           "FAKE_CUDA_STATE": state, **more}
+    return ["env", *(f"{k}={v}" for k, v in env.items())]
+
+
+class GpuJob(Job):
+    """gpu-rank on each daemon: env[i] for rank i."""
+
+    def __init__(self, lab, daemons, per_host, mode, *options, env=None, wrap=None):
+        # pylint: disable=super-init-not-called
+        Job.count += 1
+        self.lab = lab
+        self.dir = os.path.join(lab.dir, f"job{Job.count}")
+        os.mkdir(self.dir)
+        self.ranks = []
+        size = sum(per_host)
+        for daemon, n in zip(daemons, per_host):
+            for _ in range(n):
+                rank = len(self.ranks)
+                command = [*fake_env(lab, **(env or {}).get(rank, {})), *(wrap or {}).get(rank, []),
+                           lab.program("tools/gpu-rank/gpu-rank"), f"--socket={daemon.socket}",
+                           f"--id={self.dir}/id", f"--rank={rank}", f"--size={size}", *options, mode]
+                self.ranks.append(Rank(self, daemon, rank, command))
+
+    def output(self, rank):
+        with open(self.ranks[rank].out_path, encoding="utf-8") as f:
+            return f.read()
+
+
+def daemons_of(lab, n=2, **env):
+    return [Daemon(lab, host, wrap=fake_env(lab, **env)) for host in lab.hosts[:n]]
+
+
+def counts(lab, daemon):
+    """What the daemon's fake driver holds now."""
+    path = os.path.join(lab.dir, "cuda", str(daemon.pid))
+    with open(path, "rb") as f:
+        return dict(zip(COUNTS, struct.unpack(f"{len(COUNTS)}Q", f.read(8 * len(COUNTS)))))
+
+
+def kept(lab, daemon):
+    have = counts(lab, daemon)
+    return {k: have[k] for k in KEPT}
+
+
+def cases(job, rank):
+    return int(job.output(rank).split('"cases": ')[1].split("}")[0])
+
+
+def matrix(ctx, per_host):
+    with ctx.lab(2) as lab:
+        job = GpuJob(lab, daemons_of(lab), per_host, "check", *(["--short"] if ctx.short else []))
+        job.finish(300)
+        paths = [line for line in job.output(0).splitlines() if line.startswith("path ")]
+        for kind in ("ipc", "vmm"):
+            expect(any(p.startswith(f"path {kind}: ") and "staged" in p and "copied by this" not in p
+                       for p in paths), f"{kind} memory is not with the daemon: {paths}")
+        for kind in ("vmm-unexported", "pool", "managed"):
+            expect(any(p.startswith(f"path {kind}: ") and "copied by this process" in p
+                       for p in paths), f"{kind}: {paths}")
+        warned = job.ranks[0].errors().count("is copied through host memory")
+        expect(warned == 1, f"{warned} warnings, one is due")
+        return f"{cases(job, 0)} cases a rank"
+
+
+@test
+def gpu_matrix_2x1(ctx):
+    """Every operation on every kind of memory, with and without a stream."""
+    return matrix(ctx, [1, 1])
+
+
+@test
+def gpu_matrix_2x3(ctx):
+    return matrix(ctx, [3, 3])
+
+
+@test
+def gpu_memory_that_comes_and_goes(ctx):
+    """Freed and allocated again at the same addresses: never an old mapping; all given back."""
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab)
+        GpuJob(lab, daemons, [1, 1], "check", "--short").finish(120)
+        before = [kept(lab, d) for d in daemons]
+        job = GpuJob(lab, daemons, [1, 1], "churn", "--seconds=2")
+        job.finish(120)
+        for d, b in zip(daemons, before):
+            wait_for(lambda d=d, b=b: f"{kept(lab, d)}, {b} is due",
+                     lambda d=d, b=b: kept(lab, d) == b, 10)
+        return job.ranks[0].lines("done")[0] + " allocations"
+
+
+@test
+def gpu_daemon_killed(ctx):
+    """Streams are let go and the reason is told within 2 s, on both hosts."""
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab)
+        job = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=60", "--bytes=4194304")
+        job.wait_ready()
+        begin = time.monotonic()
+        daemons[1].kill()
+        codes = job.wait(20)
+        took = time.monotonic() - begin
+        expect(codes == [3, 3], f"exit codes {codes}\n{job.report()}")
+        failed = [r.lines("failed")[0] for r in job.ranks]
+        expect(failed[0].startswith("peer-died") and failed[1].startswith("no-daemon"), failed)
+        expect(took < 2 * ctx.slow, f"{took:.1f} s")
+        return f"{took:.2f} s: {failed[0]}"
+
+
+@test
+def gpu_clients_killed(ctx):
+    """SIGKILL while copies run: the daemon gives everything back, others notice nothing."""
+    times = 5 if ctx.short else 30
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab, FAKE_CUDA_COPY_US="300")
+        other = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=600", "--bytes=65536")
+        other.wait_ready()
+        before = None
+        for i in range(times):
+            job = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=60", "--bytes=4194304")
+            job.wait_ready()
+            time.sleep(0.013 * (i % 5))
+            victim = i % 2
+            job.ranks[victim].process.send_signal(signal.SIGKILL)
+            codes = job.wait(20)
+            expect(codes[1 - victim] == 3, f"exit codes {codes}\n{job.report()}")
+            expect(job.ranks[1 - victim].lines("failed")[0].startswith("peer-died"), job.report())
+            if before is None:
+                time.sleep(1)
+                before = [kept(lab, d) for d in daemons]
+        for d, b in zip(daemons, before):
+            wait_for(lambda d=d, b=b: f"{kept(lab, d)}, {b} is due",
+                     lambda d=d, b=b: kept(lab, d) == b, 10)
+        expect(all(r.process.poll() is None for r in other.ranks), other.report())
+        other.kill()
+        return f"{times} killed; kept: {before[0]}"
+
+
+@test
+def gpu_devices_in_another_order(ctx):
+    """Devices are matched by UUID, whatever CUDA_VISIBLE_DEVICES says on either side."""
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab, FAKE_CUDA_DEVICES="3", CUDA_VISIBLE_DEVICES="2,0,1")
+        env = {0: {"FAKE_CUDA_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1,2"},
+               1: {"FAKE_CUDA_DEVICES": "3",
+                   "CUDA_VISIBLE_DEVICES": "MIG-fa6ec0da-1122-4344-8566-778899aabb02"}}
+        job = GpuJob(lab, daemons, [1, 1], "check", "--short", env=env)
+        job.finish(120)
+        expect("path ipc: GPU 0, staged" in job.output(0), job.output(0))
+        for daemon, last in zip(daemons, ("01", "02")):
+            expect(f"8566-778899aabb{last}" in daemon.log(60), daemon.log())
+
+
+def copied(ctx, daemon_env, words, rank_wrap=None, kinds=("ipc", "vmm")):
+    """The daemon cannot have the memory: the client copies, says why, and is right."""
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab, **daemon_env)
+        job = GpuJob(lab, daemons, [1, 1], "check", "--short", wrap=rank_wrap)
+        job.finish(120)
+        for kind in kinds:
+            line = next(x for x in job.output(0).splitlines() if x.startswith(f"path {kind}: "))
+            expect("copied by this process" in line and words in line, line)
+        return line
+
+
+@test
+def gpu_daemon_without_driver(ctx):
+    return copied(ctx, {"ROCECOMM_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}, "driver")
+
+
+@test
+def gpu_daemon_without_that_gpu(ctx):
+    return copied(ctx, {"CUDA_VISIBLE_DEVICES": "1"}, "GPU-fa6ec0da")
+
+
+@test
+def gpu_import_refused(ctx):
+    """The driver refuses handles (field cases 14, 15, 19)."""
+    return copied(ctx, {"FAKE_CUDA_FAIL": "cuMemImportFromShareableHandle=304,cuIpcOpenMemHandle=1"},
+                  "CUDA_ERROR_")
+
+
+@test
+def gpu_client_in_a_pid_namespace(ctx):
+    """An IPC handle names a process: from a namespace of its own it is refused, and copied instead."""
+    wrap = {0: ["unshare", "-p", "-f", "--kill-child"], 1: ["unshare", "-p", "-f", "--kill-child"]}
+    return copied(ctx, {}, "CUDA_ERROR_INVALID_VALUE", rank_wrap=wrap, kinds=("ipc",))
+
+
+@test
+def gpu_copies_fail(ctx):
+    """An error of the driver that spoils the context: the job is told, the next one works."""
+    with ctx.lab(2) as lab:
+        daemons = [Daemon(lab, lab.hosts[0], wrap=fake_env(lab)),
+                   Daemon(lab, lab.hosts[1],
+                          wrap=fake_env(lab, FAKE_CUDA_FAIL="cuMemcpyDtoHAsync=1@40x1"))]
+        job = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=30", "--bytes=1048576")
+        codes = job.wait(60)
+        expect(codes == [3, 3], f"exit codes {codes}\n{job.report()}")
+        failed = [r.lines("failed")[0] for r in job.ranks]
+        expect(daemons[1].alive(), daemons[1].log())
+        wait_for("the daemon to be rid of the old job",
+                 lambda: not daemons[1].status().get("communicators"), 10)
+        job = GpuJob(lab, daemons, [1, 1], "check", "--short")
+        try:
+            job.finish(120)
+        except LabError as e:
+            raise LabError(f"after {failed}: {e}") from e
+        return failed[1]
