@@ -109,6 +109,7 @@ struct transport_peer {
 	const char *reason;
 
 	uint32_t stream_count, next_stream;
+	uint32_t next_lane;  /* the stream that bulk goes to next, if it has least to write */
 	uint32_t lane_count; /* of the streams */
 	struct tcp_stream *streams[TCP_STREAMS_MAX];
 

@@ -29,29 +29,41 @@ static bool lane_put(struct tcp_lane *lane)
 	return true;
 }
 
+/* The lane with the least to write, in turn among equals; NULL: all have enough. */
+static struct tcp_lane *lane_pick(struct transport_peer *peer)
+{
+	struct tcp_lane *best = NULL;
+	uint32_t least = TCP_LANE_OUT;
+
+	for (uint32_t i = 0; i < peer->stream_count; i++) {
+		struct tcp_lane *lane =
+			peer->streams[(peer->next_lane + i) % peer->stream_count]->lane;
+		uint32_t has = lane ? own(&lane->tail) - lane->reaped : TCP_LANE_OUT;
+
+		if (has < least) {
+			least = has;
+			best = lane;
+		}
+	}
+	return best;
+}
+
 /**
  * tcp_lanes_fill() - hand bulk to the lanes of a peer, one fragment each in turn
  * @peer: borrowed
  *
- * A lane takes few at a time, so that a slow one holds back little.
+ * A lane takes few at a time, so that a slow one holds back little. Messages often become ready one
+ * by one: each begins at the next lane, or the first one would carry them all.
  */
 void tcp_lanes_fill(struct transport_peer *peer)
 {
-	bool put = peer->lane_count > 0;
+	while (peer->lane_count > 0) {
+		struct tcp_lane *lane = lane_pick(peer);
 
-	while (put) {
-		put = false;
-		for (uint32_t i = 0; i < peer->stream_count; i++) {
-			struct tcp_lane *lane = peer->streams[i]->lane;
-
-			if (!lane || own(&lane->tail) - lane->reaped == TCP_LANE_OUT) {
-				continue;
-			}
-			if (!lane_put(lane)) {
-				return;
-			}
-			put = true;
+		if (!lane || !lane_put(lane)) {
+			return;
 		}
+		peer->next_lane = lane->stream->index + 1;
 	}
 }
 
