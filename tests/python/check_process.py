@@ -3,6 +3,7 @@
 """What stands on the process group in PyTorch, and what surrounds it: one rank. Loss and gradients are
 compared with those of the same model on one process; what a release has not is left out."""
 import copy
+import datetime
 import glob
 import json
 import os
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as Parallel
 
 import rocecomm.torch
-from ranks import check, main
+from ranks import check, main, raises
 
 RANK = int(os.environ["RANK"])
 SIZE = int(os.environ["WORLD_SIZE"])
@@ -163,6 +164,32 @@ def test_tensors_over_a_mesh():
     check(torch.equal(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), whole), "redistribute")
     check(torch.equal((sharded @ sharded.t()).redistribute(mesh, [Replicate()]).to_local(), whole @ whole.t()), "product")
     check(torch.equal(sharded.sum().full_tensor(), whole.sum()), "partial sum")
+
+
+def test_device_maps():
+    if RELEASE < (2, 1):
+        return
+    for words, other in (("cpu:gloo,cuda:roce", True), ("cpu:roce,cuda:nccl", False)):
+        group = dist.new_group(backend=words)
+        value = torch.full((3,), 1.0)
+        dist.all_reduce(value, group=group)
+        check(value[0] == SIZE, words)
+        got = torch.zeros(2)
+        if RANK == 0:
+            dist.send(torch.ones(2), 1, group=group)
+        elif RANK == 1:
+            dist.recv(got, 0, group=group)
+        check(("Gloo" in type(group.site(value).other).__name__) == other, f"{words}: {group.site(value).other}")
+
+
+def test_monitored_barrier():
+    group = dist.distributed_c10d._get_default_group()
+    group.monitored_barrier()
+    if RANK == 0:
+        raises(RuntimeError, lambda: group.monitored_barrier(datetime.timedelta(seconds=0.3)), "Rank 1 failed to pass")
+    else:
+        group._barriers += 1
+    dist.barrier()
 
 
 def test_profiler():

@@ -132,6 +132,13 @@ _declare("roce_ialltoallv", c_int, _P, _COUNTS, _COUNTS, _P, _COUNTS, _COUNTS, c
 _declare("roce_ibarrier", c_int, _P, _PP)
 _declare("roce_isend", c_int, _P, _N, c_int, c_int, _P, _PP)
 _declare("roce_irecv", c_int, _P, _N, c_int, c_int, _P, _PP)
+for _name in ("allreduce", "reduce", "broadcast", "allgather", "allgatherv", "reduce_scatter", "reduce_scatterv", "gather",
+              "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "barrier", "send", "recv"):  # fmt: skip
+    if hasattr(lib, f"roce_{_name}_stream"):
+        _types = getattr(lib, f"roce_i{_name}").argtypes
+        _declare(f"roce_{_name}_stream", c_int, *_types[:-1], _P, _types[-1])
+if hasattr(lib, "roce_mem_path"):
+    _declare("roce_mem_path", c_int, _P, _P, c_char_p, c_size_t)
 _declare("roce_wait", c_int, _PP, c_int)
 _declare("roce_test", c_int, _PP)
 _declare("roce_wait_any", c_int, _PP, c_size_t, c_int, POINTER(c_size_t))

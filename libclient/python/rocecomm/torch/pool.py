@@ -54,6 +54,8 @@ class Back:
 class Pool:
     """Blocks by size. Threads: any."""
 
+    device: Any = None  # of its memory; None: the host
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()

@@ -97,15 +97,14 @@ def _no_meeting(error: errors.RoceError, rank: int, size: int, label: str, timeo
     return BackendError(text)
 
 
-def other_backend(group: Any, kind: str) -> Any:
-    """The backend that a device map such as "cpu:roce,cuda:nccl" names for another device."""
+def named_backend(group: Any, kind: str) -> str:
+    """The backend that the group's device map, such as "cpu:roce,cuda:nccl", names for a device."""
     config = dist.distributed_c10d._world.pg_backend_config.get(group, "")
-    named = dict(part.split(":", 1) for part in str(config).split(",") if ":" in part).get(kind, "roce")
-    if named == "roce":
-        raise TypeError(
-            f"roce: tensors on {kind} are not taken: move them to the host, or name a backend for them: "
-            f"init_process_group('cpu:roce,{kind}:nccl')"
-        )
+    return dict(part.split(":", 1) for part in str(config).split(",") if ":" in part).get(kind, "roce")
+
+
+def other_backend(group: Any, named: str, kind: str) -> Any:
+    """Makes that backend: a Python group stands for the whole map, so PyTorch has not."""
     store = dist.PrefixStore(f"{kind}/", group.get_group_store())
     rank, size = group.rank(), group.size()
     if named == "gloo":
@@ -115,6 +114,13 @@ def other_backend(group: Any, kind: str) -> Any:
         options._timeout = _timedelta(group.timeout)
         return dist.ProcessGroupNCCL(store, rank, size, options)
     raise TypeError(f"roce: tensors on {kind}: backend {named} cannot be used beside roce; gloo and nccl can")
+
+
+def stream_site(group: Any, device: torch.device) -> Any:
+    """What posts in the order of a GPU's streams."""
+    from .stream import StreamSite
+
+    return StreamSite(group, device)
 
 
 def _timedelta(seconds: float) -> Any:

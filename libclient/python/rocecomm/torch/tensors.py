@@ -40,11 +40,11 @@ def check_writable(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def _check_host(tensor: torch.Tensor, name: str) -> None:
+def _check_place(pool: Pool, tensor: torch.Tensor, name: str) -> None:
     if tensor.layout is not torch.strided:
         raise TypeError(f"roce: {name}: a tensor of layout {tensor.layout} is not taken; all_reduce takes sparse ones")
-    if not tensor.is_cpu:
-        raise TypeError(f"roce: {name}: tensors of {tensor.device} and of the host are mixed")
+    if not (tensor.is_cpu if pool.device is None else tensor.device == pool.device):
+        raise TypeError(f"roce: {name}: tensors of {tensor.device} and of {pool.device or 'the host'} are mixed")
 
 
 def _copied(pool: Pool, tensor: torch.Tensor, entry: Type, name: str) -> Tuple[Block, torch.Tensor]:
@@ -56,7 +56,7 @@ def _copied(pool: Pool, tensor: torch.Tensor, entry: Type, name: str) -> Tuple[B
 
 def ready_input(pool: Pool, tensor: torch.Tensor, name: str) -> Tuple[int, Any]:
     """Address of what is sent, and what has to live until then."""
-    _check_host(tensor, name)
+    _check_place(pool, tensor, name)
     if dense(tensor):
         return tensor.data_ptr(), tensor
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
@@ -69,7 +69,7 @@ def ready_output(pool: Pool, tensor: torch.Tensor, name: str, filled: bool) -> T
 
     `filled`: it is input, too.
     """
-    _check_host(tensor, name)
+    _check_place(pool, tensor, name)
     if dense(tensor):
         return tensor.data_ptr(), tensor, None
     check_writable(tensor, name)
@@ -97,7 +97,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor], entry: Type) -> bool:
 def flat_block(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type) -> Tuple[int, Any]:
     """Address of all of them, one after the other, to be sent."""
     for tensor in tensors:
-        _check_host(tensor, "list")
+        _check_place(pool, tensor, "list")
     if _in_a_row(tensors, entry):
         return tensors[0].data_ptr(), tensors
     block = pool.get(max(1, sum(t.numel() for t in tensors) * entry.itemsize))
@@ -116,7 +116,7 @@ def _pieces(block: Block, tensors: Sequence[torch.Tensor], entry: Type) -> List[
 def by_place(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type, name: str) -> Tuple[int, Any, Finish]:
     """Address where all of them are received, one after the other, and what spreads them."""
     for tensor in tensors:
-        _check_host(tensor, name)
+        _check_place(pool, tensor, name)
         if not dense(tensor):
             check_writable(tensor, name)
     if _in_a_row(tensors, entry):

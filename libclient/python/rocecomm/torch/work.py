@@ -147,6 +147,9 @@ class Work(c10d.Work):
                 f"{seconds:g} s; it goes on"
             )
 
+    def posted(self) -> None:
+        """The batch that it was in is posted."""
+
     def reap(self) -> bool:
         """Completes it if it has ended; does not wait. Returns whether it has."""
         if self._ended:
