@@ -71,7 +71,9 @@ class Process:
 
 
 class Job:
-    """A program as per_host[i] ranks on daemons[i], each started by hand, or by a torchrun a host."""
+    """A program as per_host[i] ranks on daemons[i], each started by hand, or by a torchrun a host.
+
+    torchrun: its command without what this class knows, or a function of the host's number."""
 
     count = 0
 
@@ -85,9 +87,9 @@ class Job:
         for number, (daemon, count) in enumerate(zip(daemons, per_host)):
             base = {**environment(package, daemon.socket), **(env or {})}
             if torchrun:
-                words = [*torchrun, f"--nnodes={len(daemons)}", f"--node-rank={number}",
+                words = [*(torchrun(number) if callable(torchrun) else torchrun), f"--nnodes={len(daemons)}", f"--node-rank={number}",
                          f"--nproc-per-node={count}", f"--master-addr={master['MASTER_ADDR']}",
-                         f"--master-port={PORT}"]
+                         f"--master-port={PORT}", f"--local-addr={daemon.host.address}"]
                 self.processes.append(Process(self, daemon.name, daemon, words + command[1:], base))
                 continue
             for local in range(count):
