@@ -30,7 +30,7 @@ enum { SIDE_IN = 0, SIDE_OUT = 1 };
 static size_t slot_size(const struct engine_comm *c)
 {
 	size_t rank = sizeof(struct device_group) + 2 * sizeof(struct device_side) +
-		      OP_RUNS * sizeof(struct device_job);
+		      OP_DEVICE_RUNS * sizeof(struct device_job);
 
 	return sizeof(struct device_op) + c->nlocal * rank;
 }
@@ -251,6 +251,7 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 	struct engine_comm *c = ctx->comm;
 	struct device_op *d = device_slot(c, ctx->temp_slot);
 	uint64_t longest = vargs_longest(ctx->op, ctx->vargs) * ctx->esize;
+	uint32_t max;
 
 	ctx->device = NULL;
 	d->stride = MIN(ctx->seg, ALIGN_UP(longest, 64));
@@ -261,7 +262,11 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 	if (d->ngroups == 0) {
 		return 0;
 	}
-	for (uint32_t n = wanted_runs(d, MIN(ctx->entry->nruns, ctx->nseg)); n > 0; n /= 2) {
+	max = MIN(ctx->entry->nruns, ctx->nseg);
+	if (ctx->entry->plan->ntemp) {
+		max = MIN(max, OP_RUNS); /* scratch is for as many */
+	}
+	for (uint32_t n = wanted_runs(d, max); n > 0; n /= 2) {
 		if (groups_take(d, n)) {
 			ctx->device = d;
 			ctx->far = false; /* staging memory is what stays in the cache */

@@ -107,7 +107,8 @@ const struct thread_view *engine_worker_view(const struct engine *engine, unsign
 /* ---- sessions, buffers -------------------------------------------------------------------- */
 
 /*
- * @page:    session page (SHM_SIZE, or SHM_FULL_SIZE with gates, formatted), mapped until the session's removal is done
+ * @page:    session page (SHM_SIZE, or SHM_FULL_SIZE with gates, formatted), mapped until the
+ * session's removal is done
  * @bell:    eventfd that the client writes; borrowed until removal is done
  * @event:   eventfd written when the client asked for it (want_event); borrowed likewise
  */

@@ -29,7 +29,8 @@ void engine_rdma_register(struct engine *e, struct engine_region *r)
 	list_init(&r->mine);
 	list_init(&r->all);
 	list_append(&e->regions, &r->all);
-	/* Without memory for the table it is staged, as is what no device takes, and what is a GPU's. */
+	/* Without memory for the table it is staged, as is what no device takes, and what is a
+	 * GPU's. */
 	if (e->rdma && r->base && !r->gpu) {
 		(void)rdma_mem_new(e->rdma, r->base, r->size, &r->mem);
 	}

@@ -381,11 +381,13 @@ static struct op_ctx *entry_take(struct plan_entry *e)
 static uint32_t op_want(const struct op *op)
 {
 	uint32_t want = PLAN_DISTINCT;
+	uint32_t device = 0;
 
 	for (uint32_t l = 0; l < op->comm->nlocal; l++) {
 		const struct post *p = &op->posts[l];
 
-		if (p->in_region && p->in_region->gpu) {
+		if ((p->in_region && p->in_region->gpu) || (p->out_region && p->out_region->gpu)) {
+			device = OP_WANT_DEVICE;
 			continue; /* it is staged: input and output are apart */
 		}
 		if (p->in_len && p->out_len && p->in < p->out + p->out_len &&
@@ -393,6 +395,7 @@ static uint32_t op_want(const struct op *op)
 			want = 0;
 		}
 	}
+	want |= device;
 	return op->sig.op == REDOP_PREMUL_SUM && coll_kind_reduces(op->sig.kind)
 		       ? want | PLAN_PRESCALE
 		       : want;
@@ -456,9 +459,7 @@ static void op_launch(struct op *op, struct op_ctx *ctx)
 	ctx->granted = 0;
 	c->temp_used |= 1u << ctx->temp_slot;
 	ctx->nruns = MIN(ctx->entry->nruns, ctx->nseg);
-	if (ctx->device) {
-		ctx->nruns = MIN(ctx->nruns, ctx->device->nruns);
-	}
+	ctx->nruns = MIN(ctx->nruns, ctx->device ? ctx->device->nruns : OP_RUNS);
 	if (ctx->seg != UINT64_MAX && ctx->seg * ctx->entry->plan->ntemp > COMM_TEMP / OP_RUNS) {
 		ctx->nruns = 1;
 	}

@@ -22,7 +22,12 @@
 #include "engine/slice.h"
 #include "transport/transport.h"
 
-#define OP_RUNS 8	      /* segments of one operation in flight */
+#define OP_RUNS 8 /* segments of one operation in flight */
+/* The same with buffers on GPUs, where a segment is also copied in and out. */
+#define OP_DEVICE_RUNS 32
+#define OP_WANT_DEVICE                                                                       \
+	(1u << 31)	      /* plan_entry.want: contexts have as many; nothing of the plan \
+			       */
 #define OP_SLICE (512u << 10) /* bytes that one local step handles before others get a turn */
 /*
  * In engine_options.reduce_min, the least that is worth handing over: operations from this many on

@@ -18,6 +18,7 @@
 /* Contexts of an entry: as many as may run side by side, fewer of large plans. */
 #define SMALL_STEPS 64
 #define LARGE_CONTEXTS 2
+#define DEVICE_CONTEXTS 8 /* with more runs each, and staging memory for no more */
 
 static void carve_run(struct op_run *run, struct op_ctx *ctx, uint8_t **at)
 {
@@ -137,14 +138,20 @@ int plan_entry_new(const struct coll_layout *layout, uint32_t host, uint8_t kind
 	if (!e) {
 		return err_origin(-ENOMEM);
 	}
-	r = coll_plan(kind, algo, root, want, layout, host, &e->plan);
+	r = coll_plan(kind, algo, root, want & ~OP_WANT_DEVICE, layout, host, &e->plan);
 	if (r < 0) {
 		plan_entry_free(e);
 		return err_trace(r);
 	}
 	e->want = want;
-	e->nruns = e->plan->flags & PLAN_WHOLE ? 1 : OP_RUNS;
+	e->nruns = want & OP_WANT_DEVICE ? OP_DEVICE_RUNS : OP_RUNS;
+	if (e->plan->flags & PLAN_WHOLE) {
+		e->nruns = 1;
+	}
 	e->nctx = e->plan->nsteps <= SMALL_STEPS ? COMM_ACTIVE : LARGE_CONTEXTS;
+	if (want & OP_WANT_DEVICE) {
+		e->nctx = MIN(e->nctx, DEVICE_CONTEXTS);
+	}
 	e->storage = calloc(1, storage_size(e));
 	if (!e->storage) {
 		plan_entry_free(e);

@@ -73,8 +73,8 @@ void lab_pump(struct lab *lab)
 {
 	for (uint32_t h = 0; h < lab->nhosts; h++) {
 		engine_dispatch(lab->engines[h]);
+		lab_gpu_pump(lab->gpus[h]);
 	}
-	lab_gpu_pump(lab->gpu);
 }
 
 static void settle(struct lab *lab)
@@ -157,10 +157,10 @@ static void make_rank(struct lab *lab, uint32_t r, size_t mem)
 	k->bell = eventfd(0, EFD_NONBLOCK);
 	k->event = eventfd(0, EFD_NONBLOCK);
 	k->size = mem;
-	if (lab_gpu_has(lab->gpu, r)) {
+	if (lab_gpu_has(lab->gpus[k->host], r)) {
 		void *view;
 
-		k->region = lab_gpu_region(lab->gpu, r, mem, &view);
+		k->region = lab_gpu_region(lab->gpus[k->host], r, mem, &view);
 		k->mem = view;
 		cr_assert_eq(region_new(k->mem, k->region->size, mem, &none, &k->args), 0);
 	} else {
@@ -212,13 +212,13 @@ static struct lab *lab_make(const uint32_t *host_of, uint32_t nranks, uint32_t n
 	lab->spin_us = spin_us;
 	lab->arrival_ms = arrival_ms;
 	lab->ring = ring;
-	lab->gpu = lab_gpu_new();
 	cr_assert_eq(coll_layout_new(host_of, nranks, nhosts, &lab->layout), 0);
 	if (tuning) {
 		cr_assert_eq(coll_tuning_parse(&lab->tuning, tuning, err, sizeof(err)), 0, "%s",
 			     err);
 	}
 	for (uint32_t h = 0; h < nhosts; h++) {
+		lab->gpus[h] = lab_gpu_new();
 		make_engine(lab, h);
 	}
 	make_peers(lab);
@@ -296,7 +296,9 @@ void lab_free(struct lab *lab)
 		close(lab->ranks[r].event);
 	}
 	coll_layout_free(lab->layout);
-	lab_gpu_free(lab->gpu);
+	for (uint32_t h = 0; h < lab->nhosts; h++) {
+		lab_gpu_free(lab->gpus[h]);
+	}
 	free(lab);
 }
 

@@ -54,7 +54,7 @@ struct lab {
 	struct engine_failure failure; /* the last one reported */
 	int failures;
 	int peers_down;
-	struct lab_gpu *gpu; /* NULL: all memory is the host's */
+	struct lab_gpu *gpus[LAB_MAX_HOSTS]; /* NULL: all memory is the host's */
 };
 
 /* @host_of: [nranks]. @mem: bytes of buffer 1 of each rank. @tuning: rules or NULL. */

@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * GPUs of the lab: ranks whose memory is on (fake) GPUs
+ * GPUs of the lab's hosts: ranks whose memory is on (fake) GPUs
  *
  * With LAB_GPU=all, or =odd for every second rank, ranks have their memory on the GPUs of the fake
  * driver, and every test of the engine is one of that. The test sees the same bytes through a
@@ -21,7 +21,7 @@
 
 struct lab_gpu;
 
-/* Return: NULL: no rank of this lab has memory on a GPU. */
+/* Those of one host. Return: NULL: no rank of this lab has memory on a GPU. */
 struct lab_gpu *lab_gpu_new(void);
 /* Everything has been given back: checks that. */
 void lab_gpu_free(struct lab_gpu *g);

@@ -368,7 +368,7 @@ static void fail_in_the_middle(struct shm_desc d, struct wire_header h)
 	usleep(50000);
 	engine_comm_fail(lab->engines[0], lab->comms[0], STATUS_ABORTED);
 	cr_assert_eq(lab_wait(lab, 0, t), STATUS_ABORTED);
-	cr_assert(lab->gpu || lab->ranks[0].mem[PART - 1] == 1);
+	cr_assert(lab->gpus[0] || lab->ranks[0].mem[PART - 1] == 1);
 	cr_assert_eq(write(wire, ones, PART), PART);
 	usleep(50000);
 	for (size_t i = PART; i < 2 * PART; i++) {
