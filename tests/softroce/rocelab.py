@@ -95,6 +95,16 @@ table inet block {{
     def unblock_roce(self):
         self.run("nft", "delete", "table", "inet", "block")
 
+    def add_device(self, rail):
+        """Makes the RoCE device of a rail anew, as inside/hosts does, after it was deleted."""
+        for command in (["ip", "netns", "exec", self.name, "rdma", "link", "add", self.devices[rail],
+                         "type", "rxe", "netdev", f"eth{rail}"],
+                        ["rdma", "dev", "set", self.devices[rail], "netns", self.name]):
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=60, check=False)
+            if done.returncode != 0:
+                raise LabError(f"{self.name}: {' '.join(command)}: {done.stdout.strip()}")
+
     def disturb(self, rail, *netem):
         """What leaves on a rail meets netem, such as ("loss", "1%"); without words no more."""
         words = ["replace", "dev", f"eth{rail}", "root", "netem", *netem]

@@ -207,3 +207,105 @@ Test(links_json, paths_of_two_peers)
 	free(text);
 	config_free(c);
 }
+
+static char *check_of(const struct check_result *result, const char *config_text)
+{
+	struct fake_net *net = fake_verbs_new(1);
+	struct config *c = config_of(config_text);
+	struct rdma_options options = {&c->devices, &c->devices_denied};
+	struct verbs_api api = api_of(net, NULL);
+	struct rdma *devices;
+	char *text;
+
+	fake_verbs_device(net, 0, "mlx5_0", 0);
+	cr_assert_eq(rdma_new(&api, &options, &devices), 0);
+	cr_assert_eq(check_json("hostA", c, devices, result, &text), 0);
+	rdma_free(devices);
+	config_free(c);
+	fake_verbs_free(net);
+	return text;
+}
+
+Test(check_json, all_well)
+{
+	struct rails_path paths[] = {
+		{.tcp = true, .peer = "hostB", .reason = "RDMA works"},
+		{.peer = "hostB",
+		 .chosen = true,
+		 .state = VERBS_RAIL_UP,
+		 .device = "mlx5_0",
+		 .port = 1,
+		 .mtu = 4096,
+		 .local_mtu = 4096,
+		 .remote_mtu = 4096,
+		 .reason = "a trial transfer succeeded"},
+	};
+	struct check_result r = {
+		.linked = true,
+		.peer = "hostB",
+		.address = "10.0.0.2:4870 via eth0",
+		.paths = paths,
+		.npaths = ARRAY_SIZE(paths),
+		.latency =
+			{.measured = true, .bytes = 8, .messages = 9, .elapsed = 9000, .mid = 1000},
+		.bandwidth = {.measured = true,
+			      .bytes = 1u << 20,
+			      .messages = 1000,
+			      .elapsed = 1000000000},
+	};
+	char *text = check_of(&r, "");
+
+	has(text, "\"ok\":true,\"verdict\":\"hostB is reached over RDMA and TCP, all well\"}");
+	has(text, "\"bytes_per_second\":1048576000}");
+	has(text, "1048.6 MB/s over RDMA (1000 messages of 1 MiB)");
+	has(text, "{\"what\":\"mtu\",\"ok\":true,");
+	free(text);
+	paths[1].remote_mtu = 1024;
+	paths[1].traffic_class = 104;
+	text = check_of(&r, "");
+	has(text, "4096 bytes here, 1024 there");
+	has(text, "DSCP 26 (traffic class 104) here, 0 (0) there");
+	has(text, "\"ok\":false,\"verdict\":\"hostB is reached, with faults\"}");
+	free(text);
+}
+
+Test(check_json, faults)
+{
+	struct rails_path paths[] = {
+		{.tcp = true, .chosen = true, .peer = "hostB", .reason = "no rail is in use"},
+		{.peer = "hostB",
+		 .state = VERBS_RAIL_DOWN,
+		 .device = "mlx5_0",
+		 .reason = "UDP 4791 blocked?"},
+	};
+	struct check_result r = {
+		.linked = true,
+		.peer = "hostB",
+		.paths = paths,
+		.npaths = ARRAY_SIZE(paths),
+		.latency = {.reason = "no message was answered in time"},
+		.bandwidth = {.reason = "no message was answered in time"},
+	};
+	struct check_result none = {.peer = "10.0.0.9", .error = "nobody answers at 10.0.0.9:4870"};
+	char *text = check_of(&r, "");
+
+	has(text, "\"verdict\":\"TCP ok, RoCE blocked: no rail to hostB works\"}");
+	has(text, "UDP 4791 blocked?");
+	has(text, "\"latency\":null,\"bandwidth\":null");
+	has(text, "not measured: no message was answered in time");
+	free(text);
+	text = check_of(&none, "");
+	has(text, "no link: nobody answers at 10.0.0.9:4870");
+	has(text, "\"ok\":false,\"verdict\":\"10.0.0.9 cannot be reached\"}");
+	free(text);
+	/* Where nobody wants RDMA its absence is no fault; where it is required it is. */
+	r.npaths = 1;
+	r.latency.measured = r.bandwidth.measured = true;
+	r.latency.elapsed = r.bandwidth.elapsed = 1;
+	text = check_of(&r, "[rdma]\ndevices_denied = *\n");
+	has(text, "\"ok\":true,\"verdict\":\"hostB is reached over TCP, all well\"}");
+	free(text);
+	text = check_of(&r, "[peer]\nrequire = rdma\n[rdma]\ndevices_denied = *\n");
+	has(text, "\"ok\":false");
+	free(text);
+}

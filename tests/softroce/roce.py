@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The rocecomm authors
+"""What tests of daemons over RoCE share: settings, paths, jobs that are disturbed meanwhile."""
+import json
+import os
+import re
+import time
+
+from harness.lab import Job, expect, wait_for
+
+MIB = 1 << 20
+FLOATS_64_MIB = 64 * MIB // 4
+
+
+def rounds(ctx, usual):
+    """How often something is broken: ROCECOMM_ROCE_ROUNDS says so for acceptance (50)."""
+    return int(os.environ.get("ROCECOMM_ROCE_ROUNDS", 2 if ctx.short else usual))
+
+
+def settings(transport="auto", require="", **rdma):
+    """Of the configuration; the other words are keys of [rdma]."""
+    peer = {"transport": transport}
+    if require:
+        peer["require"] = require
+    return {"peer": peer, "rdma": rdma}
+
+
+def links(daemon):
+    return json.loads(daemon.ctl("links", "--json").stdout)
+
+
+def paths(daemon):
+    return json.loads(daemon.ctl("paths", "--json").stdout)
+
+
+def rails(daemon, peer=0):
+    """The RDMA paths to a peer."""
+    peers = paths(daemon)["peers"]
+    return [p for p in peers[peer]["paths"] if p["kind"] == "rdma"] if peers else []
+
+
+def transport(daemon, peer=0):
+    """What new messages to a peer take: rdma, tcp, or None."""
+    peers = paths(daemon)["peers"]
+    return peers[peer]["transport"] if peers else None
+
+
+def describe(daemons):
+    return "\n".join(d.ctl("paths", check=False).stdout for d in daemons)
+
+
+def connect(lab, daemons, per_host=None):
+    """A small job, after which all hosts are linked; its ranks' paths."""
+    job = Job(lab, daemons, per_host or [1] * len(daemons), "loop", "--iterations=3", name="first")
+    job.finish(60)
+    return job
+
+
+def expect_rdma(daemons, count=1):
+    """All use RDMA, over so many rails."""
+    for daemon in daemons:
+        wait_for(lambda: f"{count} rails are up\n{describe(daemons)}\n{daemons[0].log()}",
+                 lambda d=daemon: sum(r["state"] == "up" for r in rails(d)) == count, 30, 0.2)
+        expect(transport(daemon) == "rdma", describe(daemons))
+
+
+def flow(lab, daemons, floats, iterations, per_host=None):
+    """Allreduces whose every element is checked."""
+    return Job(lab, daemons, per_host or [1] * len(daemons), "flow", f"--count={floats}",
+               f"--iterations={iterations}", name="flow")
+
+
+def wait_begun(job, number, seconds=120):
+    """Waits until rank 0 has begun operation `number`."""
+    rank = job.ranks[0]
+    wait_for(lambda: f"operation {number} begins\n{job.report()}",
+             lambda: rank.lines("begin")[-1:] >= [str(number)] and len(rank.lines("begin")) > number
+             or rank.process.poll() is not None, seconds * job.lab.slow, 0.005)
+
+
+def took(job, number):
+    """Seconds that an operation took on rank 0."""
+    for line in job.ranks[0].lines("end"):
+        words = line.split()
+        if int(words[0]) == number:
+            return float(words[1]) / 1000
+    return 1.0
+
+
+def disturbed(job, count, act, seconds=600):
+    """
+    Calls act(i) in the middle of operation i, for count operations from the second on, at random
+    moments; all of them must end well.
+    """
+    for i in range(1, count + 1):
+        wait_begun(job, i)
+        if job.ranks[0].process.poll() is None:
+            act(i)
+    job.finish(seconds)
+    return [took(job, i) for i in range(1, count + 1)]
+
+
+def queue_pairs(host):
+    """Of all devices of the host, without those that the kernel has for itself."""
+    out = host.run("rdma", "resource", "show", "qp").stdout
+    return len(re.findall(r"\btype RC\b", out))
+
+
+def regions(host):
+    return len(host.run("rdma", "resource", "show", "mr").stdout.strip().split("\n"))
+
+
+def log_lines(daemon, pattern):
+    with open(daemon.log_path, encoding="utf-8", errors="replace") as f:
+        return [line for line in f if re.search(pattern, line)]
+
+
+def error_of(job, seconds=60):
+    """All ranks end with an error; those, as (status, milliseconds, sentence)."""
+    codes = job.wait(seconds)
+    lines = [r.lines("error")[0].split(" ", 2) for r in job.ranks if r.lines("error")]
+    expect(codes == [10] * len(codes) and len(lines) == len(codes),
+           f"exit codes {codes}\n{job.report()}")
+    return [(word, float(ms), text) for word, ms, text in lines]
+
+
+def refused(job, seconds=60):
+    """No rank can join; what the first one says, and how long it took."""
+    begin = time.monotonic()
+    codes = job.wait(seconds)
+    expect(all(codes), f"somebody joined: exit codes {codes}\n{job.report()}")
+    return job.ranks[0].errors(), time.monotonic() - begin
