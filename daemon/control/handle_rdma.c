@@ -73,6 +73,10 @@ void handle_paths(struct session *s, uint64_t serial, const void *m, struct fdse
 	if (!rq) {
 		return;
 	}
+	if (!s->server->o.jobs->rails) {
+		paths_collected(rq, NULL, 0);
+		return;
+	}
 	r = rails_paths(s->server->o.jobs->rails, msg->peer[0] ? msg->peer : NULL, paths_collected,
 			rq);
 	if (r < 0) {

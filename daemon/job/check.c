@@ -265,6 +265,10 @@ static void check_looked(void *arg, const struct rails_path *paths, size_t n)
 static void check_look(struct check *c, uint64_t now)
 {
 	c->next_look = now + LOOK_MS;
+	if (!c->jobs->rails) {
+		check_looked(c, NULL, 0);
+		return;
+	}
 	c->looking = true;
 	if (rails_paths(c->jobs->rails, c->host_id, check_looked, c) < 0) {
 		c->looking = false;

@@ -176,6 +176,7 @@ void jobs_close(struct jobs *jobs, void (*closed)(void *arg), void *arg)
 	formations_drop_all(jobs);
 	splits_drop_all(jobs);
 	surveys_drop_all(jobs);
+	checks_shutdown(jobs, "the daemon stops");
 	jobs->closing = 3;
 	jobs->tick.data = jobs;
 	jobs->soon.data = jobs;
