@@ -217,17 +217,17 @@ static void side_add(const struct op_ctx *ctx, struct device_op *d, uint32_t loc
 }
 
 /* Return: false: not so much is free; nothing is taken then. */
-static bool groups_take(struct device_op *d, uint32_t nruns)
+static bool groups_take(struct device_op *d, uint32_t nruns, enum gpu_staging_use use)
 {
 	for (uint32_t i = 0; i < d->ngroups; i++) {
 		struct device_group *g = &d->groups[i];
 
 		g->size = nruns * g->run_size;
-		g->base = gpu_staging_take(g->gpu, g->size);
+		g->base = gpu_staging_take(g->gpu, g->size, use);
 		if (!g->base) {
 			while (i-- > 0) {
 				gpu_staging_put(d->groups[i].gpu, d->groups[i].base,
-						d->groups[i].size);
+						d->groups[i].size, use);
 			}
 			return false;
 		}
@@ -267,14 +267,17 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 		max = MIN(max, OP_RUNS); /* scratch is for as many */
 	}
 	for (uint32_t n = wanted_runs(d, max); n > 0; n /= 2) {
-		if (groups_take(d, n)) {
+		/* For the oldest operation there is always enough for one run. */
+		bool oldest = n == 1 && ctx->op->seq == c->done;
+
+		if (groups_take(d, n, oldest ? GPU_STAGING_RUN : GPU_STAGING_MORE)) {
 			ctx->device = d;
 			ctx->far = false; /* staging memory is what stays in the cache */
 			return 0;
 		}
 	}
 	for (uint32_t i = 0; i < d->ngroups; i++) {
-		if (d->groups[i].run_size > gpu_staging_limit(d->groups[i].gpu)) {
+		if (d->groups[i].run_size > gpu_staging_limit(d->groups[i].gpu, GPU_STAGING_RUN)) {
 			*ret_reason =
 				"its buffers on a GPU need more staging memory at a time than "
 				"there is: raise gpu_staging, or use smaller messages";
@@ -290,7 +293,8 @@ void device_release(struct op_ctx *ctx)
 
 	ctx->device = NULL;
 	for (uint32_t i = 0; d && i < d->ngroups; i++) {
-		gpu_staging_put(d->groups[i].gpu, d->groups[i].base, d->groups[i].size);
+		gpu_staging_put(d->groups[i].gpu, d->groups[i].base, d->groups[i].size,
+				GPU_STAGING_RUN);
 		ctx->comm->progress->rescan = true; /* somebody may wait for it */
 	}
 }
@@ -423,13 +427,18 @@ bool device_p2p(const struct p2p *x)
 
 bool device_too_large(const struct engine_region *region, uint64_t bytes)
 {
-	return region && region->gpu && bytes > gpu_staging_limit(region->gpu);
+	return region && region->gpu && bytes > gpu_staging_limit(region->gpu, GPU_STAGING_RECV);
+}
+
+static enum gpu_staging_use p2p_use(const struct p2p *x)
+{
+	return x->kind == COLL_SEND ? GPU_STAGING_SEND : GPU_STAGING_RECV;
 }
 
 bool device_p2p_stage(struct p2p *x)
 {
 	if (!x->stage) {
-		x->stage = gpu_staging_take(p2p_region(x)->gpu, x->bytes);
+		x->stage = gpu_staging_take(p2p_region(x)->gpu, x->bytes, p2p_use(x));
 	}
 	return x->stage;
 }
@@ -437,7 +446,7 @@ bool device_p2p_stage(struct p2p *x)
 void device_p2p_release(struct p2p *x)
 {
 	if (x->stage) {
-		gpu_staging_put(p2p_region(x)->gpu, x->stage, x->bytes);
+		gpu_staging_put(p2p_region(x)->gpu, x->stage, x->bytes, p2p_use(x));
 		x->stage = NULL;
 		x->comm->progress->rescan = true;
 	}

@@ -16,8 +16,9 @@
  * Messages of a plan that is not cut into segments (all-to-all, gather, scatter), and sends and
  * receives, are staged as a whole.
  *
- * Staging memory is bounded. An operation takes what it can have of it, for one run at least, or
- * waits until others are over.
+ * Staging memory is bounded (enum gpu_staging_use). An operation takes what it can have of it, for
+ * one run at least, or waits until others are over. A send takes it when its receiver is ready, so
+ * that it holds it no longer than the wire needs.
  *
  * A copy holds its operation as a message on a stream does (op_ctx.held).
  *

@@ -211,12 +211,14 @@ static void send_payload(struct p2p *x)
 {
 	struct engine_comm *c = x->comm;
 	struct engine_peer *peer = c->params.peers[host_of(c, x->peer)];
+	bool granted = (int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) > 0;
 	bool eager = false;
 
-	if (!p2p_fetched(x)) {
+	/* Not before it may go: staging memory would be held for a receiver that is late. */
+	if ((!granted && x->bytes > c->progress->options.eager) || !p2p_fetched(x)) {
 		return;
 	}
-	if ((int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) <= 0) {
+	if (!granted) {
 		eager = conn_take_credit(peer, x->bytes);
 		if (!eager) {
 			return;

@@ -54,21 +54,21 @@ void gpu_copy(struct gpu_job *job)
 }
 
 /* See gpu.h. */
-uint8_t *gpu_staging_take(struct gpu_device *d, uint64_t size)
+uint8_t *gpu_staging_take(struct gpu_device *d, uint64_t size, enum gpu_staging_use use)
 {
-	return staging_take(&d->staging, size);
+	return staging_take(&d->staging, size, use);
 }
 
 /* See gpu.h. */
-void gpu_staging_put(struct gpu_device *d, uint8_t *at, uint64_t size)
+void gpu_staging_put(struct gpu_device *d, uint8_t *at, uint64_t size, enum gpu_staging_use use)
 {
-	staging_put(&d->staging, at, size);
+	staging_put(&d->staging, at, size, use);
 }
 
 /* See gpu.h. */
-uint64_t gpu_staging_limit(const struct gpu_device *d)
+uint64_t gpu_staging_limit(const struct gpu_device *d, enum gpu_staging_use use)
 {
-	return d->staging.size;
+	return staging_limit(&d->staging, use);
 }
 
 /* ---- ends --------------------------------------------------------------------------------- */

@@ -187,12 +187,23 @@ static inline void gpu_channel_disarm(struct gpu_channel *channel)
 }
 
 /*
- * Staging memory near the GPU, for at most one caller thread a GPU at a time. Return: NULL when so
- * much is not free now.
+ * What staging memory is for. What is held until another host has done its part must leave room for
+ * what ends by itself, or hosts could wait for each other in a circle:
  */
-uint8_t *gpu_staging_take(struct gpu_device *device, uint64_t size);
-void gpu_staging_put(struct gpu_device *device, uint8_t *at, uint64_t size);
-/* The most that one can ever have. */
-uint64_t gpu_staging_limit(const struct gpu_device *device);
+enum gpu_staging_use {
+	GPU_STAGING_SEND = 0, /* a message that its receiver waits for: up to all of it */
+	GPU_STAGING_RECV = 1, /* a message that may come late: together up to a half */
+	/* Of a collective whose turn it is. With receives up to three quarters. */
+	GPU_STAGING_RUN = 2,
+	/* What makes it faster, and collectives behind it. The same, up to a half. */
+	GPU_STAGING_MORE = 3,
+};
+
+/* Near the GPU. One thread a GPU takes and gives back. Return: NULL: not now. */
+uint8_t *gpu_staging_take(struct gpu_device *device, uint64_t size, enum gpu_staging_use use);
+void gpu_staging_put(struct gpu_device *device, uint8_t *at, uint64_t size,
+		     enum gpu_staging_use use);
+/* The most that one can ever have for that. */
+uint64_t gpu_staging_limit(const struct gpu_device *device, enum gpu_staging_use use);
 
 #endif

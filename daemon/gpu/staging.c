@@ -102,13 +102,44 @@ static uint32_t find(const struct staging *s, uint32_t n)
 	return s->units;
 }
 
-uint8_t *staging_take(struct staging *s, uint64_t size)
+uint64_t staging_limit(const struct staging *s, enum gpu_staging_use use)
+{
+	return use == GPU_STAGING_SEND || use == GPU_STAGING_RECV ? s->size / 4 : s->size / 4 * 3;
+}
+
+/* See enum gpu_staging_use. */
+static bool may_take(const struct staging *s, uint64_t units, enum gpu_staging_use use)
+{
+	uint64_t half = s->units / 2, most = s->units / 4 * 3;
+
+	switch (use) {
+	case GPU_STAGING_SEND:
+		return units <= s->units;
+	case GPU_STAGING_RECV:
+		return s->recv + units <= half && s->recv + s->run + units <= most;
+	case GPU_STAGING_RUN:
+		return s->recv + s->run + units <= most;
+	default:
+		return s->recv + s->run + units <= half;
+	}
+}
+
+static void account(struct staging *s, int64_t units, enum gpu_staging_use use)
+{
+	if (use == GPU_STAGING_RECV) {
+		s->recv += (uint64_t)units;
+	} else if (use != GPU_STAGING_SEND) {
+		s->run += (uint64_t)units;
+	}
+}
+
+uint8_t *staging_take(struct staging *s, uint64_t size, enum gpu_staging_use use)
 {
 	uint64_t units = DIV_UP(MAX(size, 1), STAGING_UNIT);
 	uint64_t used;
 	uint32_t at;
 
-	if (units > s->units) {
+	if (!may_take(s, units, use)) {
 		return NULL;
 	}
 	at = find(s, (uint32_t)units);
@@ -116,6 +147,7 @@ uint8_t *staging_take(struct staging *s, uint64_t size)
 		return NULL;
 	}
 	mark(s, at, (uint32_t)units, true);
+	account(s, (int64_t)units, use);
 	while (s->low < s->units && unit_taken(s, s->low)) {
 		s->low++;
 	}
@@ -127,12 +159,13 @@ uint8_t *staging_take(struct staging *s, uint64_t size)
 	return s->base + (uint64_t)at * STAGING_UNIT;
 }
 
-void staging_put(struct staging *s, uint8_t *at, uint64_t size)
+void staging_put(struct staging *s, uint8_t *at, uint64_t size, enum gpu_staging_use use)
 {
 	uint32_t units = (uint32_t)DIV_UP(MAX(size, 1), STAGING_UNIT);
 	uint32_t first = (uint32_t)((uint64_t)(at - s->base) / STAGING_UNIT);
 
 	mark(s, first, units, false);
+	account(s, -(int64_t)units, use);
 	s->low = MIN(s->low, first);
 	atomic_fetch_sub_explicit(&s->used, (uint64_t)units * STAGING_UNIT, memory_order_relaxed);
 }

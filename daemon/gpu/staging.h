@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpu/gpu.h"
+
 #define STAGING_UNIT (64u << 10)
 #define STAGING_SLAB (32u << 20) /* pinned at a time; copies end at its borders */
 #define STAGING_MAX (UINT64_C(64) << 30)
@@ -36,14 +38,17 @@ struct staging {
 	uint32_t low;	 /* units below are taken */
 	uint8_t *slabs;	 /* enum staging_slab, the copying thread's */
 	uint32_t nslabs;
+	uint64_t recv, run; /* units held for receives, for collectives */
 	_Atomic uint64_t used, peak, pinned;
 };
 
 /* @node: NUMA node to prefer, -1: none. Return: 0, -ENOMEM. */
 int staging_init(struct staging *s, uint64_t size, int node);
 void staging_deinit(struct staging *s);
-uint8_t *staging_take(struct staging *s, uint64_t size);
-void staging_put(struct staging *s, uint8_t *at, uint64_t size);
+uint8_t *staging_take(struct staging *s, uint64_t size, enum gpu_staging_use use);
+void staging_put(struct staging *s, uint8_t *at, uint64_t size, enum gpu_staging_use use);
+/* The largest piece: messages have all one limit, a quarter, since both ends must take them. */
+uint64_t staging_limit(const struct staging *s, enum gpu_staging_use use);
 
 static inline bool staging_contains(const struct staging *s, const void *at)
 {
