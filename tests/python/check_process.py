@@ -220,7 +220,7 @@ def test_loaders_that_fork():
 
 
 def _spawned(rank, size, path):
-    import rocecomm.torch as _  # noqa: F401
+    rocecomm.torch.register()  # a spawned process has imported it with this file
 
     dist.init_process_group("roce", init_method="file://" + path, rank=rank, world_size=size)
     value = torch.ones(3)

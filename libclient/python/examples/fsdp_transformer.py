@@ -31,7 +31,8 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.mix = nn.Linear(width, 3 * width)
         self.join = nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
         batch, length, width = x.shape
@@ -60,7 +61,8 @@ class Transformer(nn.Module):
 
 
 def sequences(count, seed):
-    half = torch.randint(LETTERS, (count, LENGTH // 2), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    half = torch.randint(LETTERS, (count, LENGTH // 2), generator=generator)
     return torch.cat([half, half.flip(1)], dim=1)
 
 

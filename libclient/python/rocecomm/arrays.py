@@ -19,7 +19,7 @@ class View(NamedTuple):
     """Memory as the library takes it."""
 
     ptr: int
-    count: int  # in elements of dtype
+    elements: int  # of dtype
     dtype: int
     kind: int  # PLAIN, BOOL, COMPLEX
     per: int  # elements a number: 2 for complex ones
@@ -27,7 +27,7 @@ class View(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes in all."""
-        return self.count * SIZES[self.dtype]
+        return self.elements * SIZES[self.dtype]
 
 
 class _Device(Structure):

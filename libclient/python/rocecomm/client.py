@@ -14,6 +14,7 @@ from .comm import Communicator, comm_options
 from .errors import check
 
 _HUGE = 1
+_TEXT = 1024
 
 
 def _bundled_daemon() -> None:
@@ -130,7 +131,7 @@ class Client:
         ptr = c_void_p()
         check(lib.roce_mem_alloc(self.handle, nbytes, _HUGE if huge else 0, byref(ptr)))
         assert ptr.value is not None
-        memory = (ctypes.c_uint8 * nbytes).from_address(ptr.value)
+        memory: Any = (ctypes.c_uint8 * nbytes).from_address(ptr.value)
         memory._rocecomm_block = _Block(self, ptr.value, nbytes)
         return memory
 
@@ -156,6 +157,12 @@ class Client:
         buffer = c_void_p()
         status = lib.roce_mem_lookup(self.handle, ptr, nbytes, byref(buffer))
         return status == 0 and bool(lib.roce_buffer_is_shared(buffer))
+
+    def memory_path(self, ptr: int) -> str:
+        """How a GPU's memory at `ptr` reaches the daemon, and why that way."""
+        text = ctypes.create_string_buffer(_TEXT)
+        check(lib.roce_mem_path(self.handle, ptr, text, _TEXT))
+        return text.value.decode(errors="replace")
 
     def event_fd(self) -> int:
         """A descriptor for poll(): readable when an operation may have ended. Not to be closed."""

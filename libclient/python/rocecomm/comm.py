@@ -80,7 +80,7 @@ class Communicator:
         self.size: int = lib.roce_comm_size(handle)
         self._open: Set[Request] = set()
         self._premul: Dict[float, int] = {}
-        self._finalizer = weakref.finalize(self, _destroy, handle.value, client)
+        self._finalizer = weakref.finalize(self, _destroy, handle.value or 0, client)
         self._finalizer.atexit = False
 
     # ---- about it
@@ -88,11 +88,11 @@ class Communicator:
     @property
     def hosts(self) -> int:
         """Number of hosts."""
-        return lib.roce_comm_hosts(self.handle)
+        return int(lib.roce_comm_hosts(self.handle))
 
     def host_of(self, rank: int) -> int:
         """Number of the host that `rank` is on."""
-        return lib.roce_comm_host_of(self.handle, rank)
+        return int(lib.roce_comm_host_of(self.handle, rank))
 
     def host_name(self, host: int) -> str:
         """Name of host number `host`."""
@@ -161,10 +161,10 @@ class Communicator:
         s, r = view(send, f"{what}: send", False), view(recv, f"{what}: recv", True)
         if s.dtype != r.dtype or s.kind != r.kind:
             raise TypeError(f"{what}: send and recv have different types of elements")
-        block, rest = divmod(s.count, send_blocks)
-        if rest or block * recv_blocks != r.count:
+        block, rest = divmod(s.elements, send_blocks)
+        if rest or block * recv_blocks != r.elements:
             raise ValueError(
-                f"{what}: send has {s.count} elements and recv {r.count}; {send_blocks} and {recv_blocks} "
+                f"{what}: send has {s.elements} elements and recv {r.elements}; {send_blocks} and {recv_blocks} "
                 "blocks of one length are due"
             )
         return s, r, block
@@ -184,7 +184,7 @@ class Communicator:
     def ibroadcast(self, buf: Any, root: int = 0) -> Request:
         """root's array, to all."""
         v = view(buf, "broadcast: buf", self.rank != root)
-        return self.post("broadcast", buf, v.ptr, v.count, v.dtype, root)
+        return self.post("broadcast", buf, v.ptr, v.elements, v.dtype, root)
 
     def iallgather(self, send: Any, recv: Any) -> Request:
         """All ranks' arrays one after the other, to all."""
@@ -194,7 +194,7 @@ class Communicator:
     def iallgatherv(self, send: Any, recv: Any, lengths: Sequence[int]) -> Request:
         """The same with arrays of different lengths: one a rank, in numbers."""
         s, r, ns, at = self._lengths("allgatherv", send, recv, lengths)
-        return self.post("allgatherv", (send, recv), s.ptr, s.count, r.ptr, ns, at, s.dtype)
+        return self.post("allgatherv", (send, recv), s.ptr, s.elements, r.ptr, ns, at, s.dtype)
 
     def ireduce_scatter(self, send: Any, recv: Any, op: int = Op.SUM) -> Request:
         """The reduction of all ranks' arrays; each rank gets its block of it."""
@@ -212,7 +212,7 @@ class Communicator:
         """All ranks' arrays one after the other, to `root`; `recv` counts there only."""
         if self.rank != root:
             s = view(send, "gather: send", False)
-            return self.post("gather", send, s.ptr, None, s.count, s.dtype, root)
+            return self.post("gather", send, s.ptr, None, s.elements, s.dtype, root)
         s, r, n = self._pair("gather", send, recv, 1, self.size)
         return self.post("gather", (send, recv), s.ptr, r.ptr, n, s.dtype, root)
 
@@ -222,15 +222,15 @@ class Communicator:
         """The same with arrays of different lengths, which only `root` knows."""
         if self.rank != root or lengths is None:
             s = view(send, "gatherv: send", False)
-            return self.post("gatherv", send, s.ptr, s.count, None, None, None, s.dtype, root)
+            return self.post("gatherv", send, s.ptr, s.elements, None, None, None, s.dtype, root)
         s, r, ns, at = self._lengths("gatherv", send, recv, lengths)
-        return self.post("gatherv", (send, recv), s.ptr, s.count, r.ptr, ns, at, s.dtype, root)
+        return self.post("gatherv", (send, recv), s.ptr, s.elements, r.ptr, ns, at, s.dtype, root)
 
     def iscatter(self, send: Any, recv: Any, root: int = 0) -> Request:
         """Block r of root's array, to rank r; `send` counts on root only."""
         if self.rank != root:
             r = view(recv, "scatter: recv", True)
-            return self.post("scatter", recv, None, r.ptr, r.count, r.dtype, root)
+            return self.post("scatter", recv, None, r.ptr, r.elements, r.dtype, root)
         s, r, n = self._pair("scatter", send, recv, self.size, 1)
         return self.post("scatter", (send, recv), s.ptr, r.ptr, n, s.dtype, root)
 
@@ -238,9 +238,9 @@ class Communicator:
         """The same with blocks of different lengths, which only `root` knows."""
         if self.rank != root or lengths is None:
             r = view(recv, "scatterv: recv", True)
-            return self.post("scatterv", recv, None, None, None, r.ptr, r.count, r.dtype, root)
+            return self.post("scatterv", recv, None, None, None, r.ptr, r.elements, r.dtype, root)
         r, s, ns, at = self._lengths("scatterv", recv, send, lengths)
-        return self.post("scatterv", (send, recv), s.ptr, ns, at, r.ptr, r.count, r.dtype, root)
+        return self.post("scatterv", (send, recv), s.ptr, ns, at, r.ptr, r.elements, r.dtype, root)
 
     def ialltoall(self, send: Any, recv: Any) -> Request:
         """Block r of each rank, to rank r."""
@@ -265,18 +265,18 @@ class Communicator:
     def isend(self, buf: Any, dest: int) -> Request:
         """The n-th send to a rank meets the n-th receive there from this one."""
         v = view(buf, "send: buf", False)
-        return self.post("send", buf, v.ptr, v.count, v.dtype, dest)
+        return self.post("send", buf, v.ptr, v.elements, v.dtype, dest)
 
     def irecv(self, buf: Any, source: int) -> Request:
         """See isend(); lengths and types must be equal."""
         v = view(buf, "recv: buf", True)
-        return self.post("recv", buf, v.ptr, v.count, v.dtype, source)
+        return self.post("recv", buf, v.ptr, v.elements, v.dtype, source)
 
     def _check_lengths(self, what: str, v: View, lengths: Sequence[int]) -> List[int]:
         ns = [n * v.per for n in lengths]
-        if len(ns) != self.size or any(n < 0 for n in ns) or sum(ns) != v.count:
+        if len(ns) != self.size or any(n < 0 for n in ns) or sum(ns) != v.elements:
             raise ValueError(
-                f"{what} has {v.count // v.per} elements; one length a rank ({self.size}) is due, that add up to it"
+                f"{what} has {v.elements // v.per} elements; one length a rank ({self.size}) is due, that add up to it"
             )
         return ns
 
@@ -286,8 +286,8 @@ class Communicator:
         if o.dtype != w.dtype or o.kind != w.kind:
             raise TypeError(f"{what}: send and recv have different types of elements")
         ns = self._check_lengths(f"{what}: the array of all blocks", w, lengths)
-        if ns[self.rank] != o.count:
-            raise ValueError(f"{what}: the own block has {o.count // o.per} elements, not {lengths[self.rank]}")
+        if ns[self.rank] != o.elements:
+            raise ValueError(f"{what}: the own block has {o.elements // o.per} elements, not {lengths[self.rank]}")
         return o, w, counts(ns), counts(displacements(ns))
 
     def __repr__(self) -> str:

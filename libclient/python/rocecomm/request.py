@@ -8,13 +8,13 @@ not anybody keeps the request.
 """
 import time
 from ctypes import byref, c_void_p
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 from ._lib import ROCE_IN_PROGRESS, lib, roce_test
 from .errors import RoceError, WaitTimeout, last_error
 
 TURN_MS = 50
-_wait = lib.roce_wait
+_wait: Callable[[Any, int], int] = lib.roce_wait
 
 
 def wait_handle(handle: c_void_p, timeout: Optional[float]) -> int:

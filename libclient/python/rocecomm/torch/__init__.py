@@ -13,7 +13,7 @@ from typing import Any, Sequence
 import torch
 import torch.distributed as dist
 
-__all__ = ["empty", "register", "share_", "status"]
+__all__ = ["empty", "memory_path", "register", "share_", "status"]
 
 _DEVICES = ["cpu", "cuda"]
 
@@ -65,6 +65,13 @@ def share_(tensor: torch.Tensor) -> bool:
     from . import session
 
     return session.shared().move(tensor)
+
+
+def memory_path(tensor: torch.Tensor) -> str:
+    """How the memory of a GPU's tensor reaches the daemon, and why that way."""
+    from . import session
+
+    return session.client().memory_path(tensor.data_ptr())
 
 
 def status(group: Any = None) -> Any:

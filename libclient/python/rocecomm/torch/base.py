@@ -24,7 +24,7 @@ _LIVE_MAX = 512
 _COALESCED_MAX = 128
 
 
-class GroupBase(dist.ProcessGroup):
+class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
     """A group of ranks over rocecomm."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str = "") -> None:
@@ -41,10 +41,10 @@ class GroupBase(dist.ProcessGroup):
         self._lane: Optional[Communicator] = None
         self._sites: Dict[Any, Any] = {}
         self._cpu: Any = None  # the site of host memory, once the device map is known
+        self.comm: Communicator = session.join(store, rank, size, self.label, self.timeout)
         self.client = session.client()
         self._pool = session.pool()
         self._shared = session.shared()
-        self.comm: Communicator = session.join(store, rank, size, self.label, self.timeout)
         self.host = HostSite(self, self._pool)
         self._p2p = PointToPoint(self)
         self._barriers = 0
@@ -286,7 +286,7 @@ class GroupBase(dist.ProcessGroup):
         self.keep(joined)
         return joined
 
-    def _batched(self, name: str, calls: List[Callable[[], Any]], tensors: Sequence[Any]) -> Any:
+    def _batched(self, name: str, calls: Sequence[Callable[[], Any]], tensors: Sequence[Any]) -> Any:
         """Makes calls, in batches that the library takes, as one work."""
         works: List[Any] = []
         grouped = self._batch is None and len(calls) > 1 and all(t.is_cpu and t.layout is torch.strided for t in tensors)

@@ -7,6 +7,7 @@ is copied through memory that the daemon shares (pool.py), or refused before any
 Lists of tensors are one operation on one such block, or on the tensors themselves where they lie
 side by side. Where the memory is decides what posts: site.py.
 """
+from functools import partial
 from typing import Any, Sequence, Tuple
 
 import torch
@@ -53,7 +54,7 @@ class RoceProcessGroup(GroupBase):
         """all_reduce of each, as one batch."""
         if opts is None:
             opts = dist.AllreduceCoalescedOptions()
-        return self._batched("all_reduce_coalesced", [lambda t=t: self.allreduce([t], opts) for t in tensors], tensors)
+        return self._batched("all_reduce_coalesced", [partial(self.allreduce, [t], opts) for t in tensors], tensors)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         """root's tensor, to all, in place."""
@@ -154,7 +155,7 @@ class RoceProcessGroup(GroupBase):
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """all_gather_into_tensor of each, as one batch."""
-        calls = [lambda o=o, i=i: self._allgather_base(o, i, opts) for o, i in zip(outputs, inputs)]
+        calls = [partial(self._allgather_base, o, i, opts) for o, i in zip(outputs, inputs)]
         return self._batched("all_gather_into_tensor_coalesced", calls, outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -162,7 +163,7 @@ class RoceProcessGroup(GroupBase):
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """all_gather of each input; output_lists[rank][n] gets rank's n-th."""
         calls = [
-            lambda n=n, i=i: self.allgather([[row[n] for row in output_lists]], [i], opts)
+            partial(self.allgather, [[row[n] for row in output_lists]], [i], opts)
             for n, i in enumerate(input_list)
         ]
         return self._batched("all_gather_coalesced", calls, [t for row in output_lists for t in row])
@@ -218,7 +219,7 @@ class RoceProcessGroup(GroupBase):
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """reduce_scatter_tensor of each, as one batch."""
-        calls = [lambda o=o, i=i: self._reduce_scatter_base(o, i, opts) for o, i in zip(outputs, inputs)]
+        calls = [partial(self._reduce_scatter_base, o, i, opts) for o, i in zip(outputs, inputs)]
         return self._batched("reduce_scatter_tensor_coalesced", calls, outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -311,7 +312,7 @@ class RoceProcessGroup(GroupBase):
 
     def _alltoallv(
         self, site: Any, work: Work, nbytes: int, inp: int, sent: Any, out: int, received: Any, entry: Any
-    ) -> Work:
+    ) -> Any:
         args: Tuple[Any, ...] = (
             inp, counts(sent), counts(displacements(sent)), out, counts(received), counts(displacements(received)),
         )  # fmt: skip

@@ -87,7 +87,8 @@ class _Message:
 
     def __init__(self, source: int, tag: int, nbytes: int, dtype: int) -> None:
         self.source, self.tag, self.nbytes, self.dtype = source, tag, nbytes, dtype
-        self.ptr, self.hold = 0, None
+        self.ptr = 0
+        self.hold: Any = None
         self.taker: Optional[_Receive] = None
         self.here = False
         self.handle = c_void_p()

@@ -34,19 +34,22 @@ def client() -> Client:
             _state["pool"] = Pool(_state["client"])
             _state["shared"] = Shared(_state["client"])
             _state["pid"] = os.getpid()
-        return _state["client"]
+        found: Client = _state["client"]
+        return found
 
 
 def pool() -> Pool:
     """Temporary memory of the process."""
     client()
-    return _state["pool"]
+    found: Pool = _state["pool"]
+    return found
 
 
 def shared() -> Shared:
     """The storages of the process that were moved."""
     client()
-    return _state["shared"]
+    found: Shared = _state["shared"]
+    return found
 
 
 def _name() -> str:
@@ -77,11 +80,24 @@ def join(store: Any, rank: int, size: int, label: str, timeout: float) -> Commun
             bytes.fromhex(text), rank, size, name=_job(label)[:63], join_timeout=timeout, arrival_timeout=timeout
         )
     except errors.RoceError as error:
-        raise _no_meeting(error, rank, size, label, timeout) from error
+        failure = _no_meeting(error, rank, size, label, timeout)
+        _tell(store, f"roce/failed/{turn}", failure)
+        raise failure from error
     except BackendError:
         if rank == 0:
             store.set(key, f"{socket.gethostname()} ")
         raise
+
+
+def _tell(store: Any, key: str, failure: BaseException) -> None:
+    """Adds what another rank said first to this one's words, or leaves this one's for the others."""
+    try:
+        if store.add(key, 1) == 1:
+            store.set(key + "/said", str(failure))
+        else:
+            failure.args = (f"{failure}. Before that: {store.get(key + '/said').decode()}",)
+    except RuntimeError:
+        pass  # the store went with its rank
 
 
 def _no_meeting(error: errors.RoceError, rank: int, size: int, label: str, timeout: float) -> BaseException:
@@ -90,9 +106,9 @@ def _no_meeting(error: errors.RoceError, rank: int, size: int, label: str, timeo
         text += f"; the group's timeout is {timeout:g} s"
     if error.status in (10, 16, 11) or "loopback" in str(error):
         text += (
-            ". Ranks on several hosts need a rocecommd on each, with one cluster key: put the same key "
-            "file on all of them (openssl rand -hex 32 >/etc/rocecomm/key), and start it there "
-            "(systemctl start rocecommd); see rocecommd(8)"
+            ". Ranks on several hosts need a rocecommd on each, with one cluster key: make it once "
+            "(rocectl key new FILE), name it as peer.key_file in /etc/rocecomm/rocecommd.conf of all hosts, and "
+            "start them (systemctl start rocecommd); see rocecommd(8)"
         )
     return BackendError(text)
 

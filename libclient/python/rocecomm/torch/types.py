@@ -90,7 +90,7 @@ def reduction(entry: Type, op: Any, what: str, comm: Any) -> int:
     if entry.kind == MOVED:
         raise TypeError(f"roce: {what}: elements of this type can be moved, not reduced by {name}")
     if number == _PREMUL_SUM and entry.kind != BOOL:
-        return comm.premul(premul_scalar(op))
+        return int(comm.premul(premul_scalar(op)))
     if entry.kind == BOOL and number < _PREMUL_SUM and _OPS[number] in BOOL_OPS:
         return BOOL_OPS[_OPS[number]]
     if entry.kind == COMPLEX and number < _PREMUL_SUM and _OPS[number] in _COMPLEX:

@@ -35,7 +35,7 @@ _roce_wait = lib.roce_wait
 _INIT = c10d.Work.__init__
 
 
-class Work(c10d.Work):
+class Work(c10d.Work):  # type: ignore[misc,unused-ignore]
     """One operation. The tensors are held until it has ended."""
 
     def __init__(
@@ -263,7 +263,7 @@ def mark_callbacks() -> None:
         return original(self, run)
 
     then.rocecomm = True  # type: ignore[attr-defined]
-    torch._C.Future.then = then  # type: ignore[method-assign]
+    torch._C.Future.then = then
 
 
 class Completer:
