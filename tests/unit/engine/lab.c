@@ -41,9 +41,11 @@ static void on_failed(void *arg, void *user, const struct engine_failure *f)
 
 static void on_corrupt(void *arg, void *user, const char *reason)
 {
-	(void)arg;
+	struct lab *lab = arg;
+
 	(void)user;
 	(void)reason;
+	lab->corrupt++;
 }
 
 static void on_down(void *arg, void *user, int error, const char *reason)
@@ -151,8 +153,9 @@ static void make_rank(struct lab *lab, uint32_t r, size_t mem)
 	k->host = lab->layout->host_of[r];
 	k->local = lab->layout->local_of[r];
 	e = lab->engines[k->host];
-	k->page = map(SHM_SIZE);
+	k->page = map(SHM_FULL_SIZE);
 	shm_format(k->page);
+	shm_format_gates(k->page);
 	ring_producer_init(&k->ring, k->page);
 	k->bell = eventfd(0, EFD_NONBLOCK);
 	k->event = eventfd(0, EFD_NONBLOCK);
@@ -291,7 +294,7 @@ void lab_free(struct lab *lab)
 		}
 		region_unref(lab->ranks[r].region);
 		region_unref(lab->ranks[r].args);
-		munmap(lab->ranks[r].page, SHM_SIZE);
+		munmap(lab->ranks[r].page, SHM_FULL_SIZE);
 		close(lab->ranks[r].bell);
 		close(lab->ranks[r].event);
 	}
@@ -373,7 +376,7 @@ void lab_kill(struct lab *lab, uint32_t rank)
 	settle(lab);
 	region_unref(k->region); /* the last reference: unmaps */
 	region_unref(k->args);
-	munmap(k->page, SHM_SIZE);
+	munmap(k->page, SHM_FULL_SIZE);
 	close(k->bell);
 	close(k->event);
 }

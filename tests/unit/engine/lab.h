@@ -54,6 +54,7 @@ struct lab {
 	struct engine_failure failure; /* the last one reported */
 	int failures;
 	int peers_down;
+	int corrupt;			     /* rings */
 	struct lab_gpu *gpus[LAB_MAX_HOSTS]; /* NULL: all memory is the host's */
 };
 
