@@ -10,7 +10,7 @@
  * through staging. Streams post by writing a gate and wait on the completion cell; a watchdog
  * thread, which never calls the driver, lets them go when the daemon is lost.
  *
- * Files: gpu.c (driver, contexts, pinning), gpu_mem.c (the cache), gpu_export.c (one allocation),
+ * Files: gpu.c (driver, contexts, pinning), gpu_mem.c (the cache), gpu_export.c (allocations),
  * gpu_copy.c (copies), gpu_stream.c (what is enqueued), gpu_watch.c (the watchdog).
  *
  * Thread: any      Owns: registrations, pinnings, streams for copies, the watchdog
@@ -74,6 +74,7 @@ struct gpu_buffer {
 	uint32_t id; /* 0: copied */
 	int device;
 	char path[GPU_REASON]; /* how, and why */
+	bool freed;	       /* its memory is gone; else it was only replaced */
 	size_t n;
 	struct gpu_alloc *pieces[];
 };
@@ -91,6 +92,7 @@ struct gpu {
 	pthread_mutex_t inner;
 	struct gpu_alloc *allocs;
 	struct gpu_buffer *dead;    /* to be deregistered by the watchdog */
+	unsigned int freed;	    /* of them, and of those being deregistered: memory is gone */
 	CUcontext ctx[GPU_DEVICES]; /* primary contexts that we hold */
 
 	pthread_mutex_t copy;
@@ -141,15 +143,23 @@ int gpu_find(struct roce_client *client, const void *ptr, size_t size, struct gp
 void gpu_describe(struct roce_client *client, const void *ptr, char *text, size_t size);
 /* Forgets what touches the range, or, with @size 0, what was freed. Waits for the daemon. */
 int gpu_forget(struct roce_client *client, const void *ptr, size_t size);
-/* Deregisters what was given up; makes requests, calls no driver. */
-void gpu_bury(struct roce_client *client);
+/*
+ * Deregisters what was given up, or of that only what was freed; makes requests, calls no driver.
+ * The answers come when no operation uses it any more.
+ */
+void gpu_bury(struct roce_client *client, bool only_freed);
 void gpu_mem_deinit(struct gpu *gpu);
 
+/* The driver's id of what is at @ptr now; 0: nothing. */
+uint64_t gpu_key(const struct cuda_abi *cu, CUdeviceptr ptr);
 /*
- * Hands one allocation over. @base, @size: as the driver gives them. Sets id or reason. Return: 0
- * or the status of a lost daemon or of want of memory.
+ * The allocation at @base, handed over now if it is new; sets its id or its reason. gpu.grow held.
+ * Return: 0, or the status of a lost daemon or of want of memory.
  */
-int gpu_export(struct roce_client *client, const struct cuda_abi *cu, struct gpu_alloc *alloc);
+int gpu_alloc_get(struct roce_client *client, const struct cuda_abi *cu, CUdeviceptr base,
+		  size_t size, int device, struct gpu_alloc **ret);
+/* Gives one use back; tells the daemon after the last. */
+void gpu_alloc_put(struct roce_client *client, struct gpu_alloc *alloc);
 /* Is the memory at @ptr a mapping of cuMemMap()? */
 bool gpu_is_vmm(const struct cuda_abi *cu, CUdeviceptr ptr);
 

@@ -2,14 +2,14 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * GPU: one allocation handed to the daemon, by the way that applies
+ * GPU: allocations, each handed to the daemon once, by the way that applies
  *
  * Memory of cuMemMap() (PyTorch's expandable segments) has an allocation handle, which travels as a
  * descriptor if it was made to; memory of cuMemAlloc() has a legacy IPC handle, which names the
  * whole allocation. What has neither may still have a dma-buf: of use where the NIC reads device
  * memory by itself, which the daemon knows. Each refusal is kept as the reason.
  *
- * Thread: any      Owns: nothing      Locks: called under gpu.grow
+ * Thread: any      Owns: the list of allocations      Locks: gpu.inner; see gpu.h
  */
 #include <stdio.h>
 #include <string.h>
@@ -161,7 +161,8 @@ static int export_any(struct export *e)
 	return export_dmabuf(e, "memory of a pool (cudaMallocAsync) has no handle of its own");
 }
 
-int gpu_export(struct roce_client *client, const struct cuda_abi *cu, struct gpu_alloc *alloc)
+static int export_alloc(struct roce_client *client, const struct cuda_abi *cu,
+			struct gpu_alloc *alloc)
 {
 	struct export e = {.client = client, .cu = cu, .alloc = alloc};
 	int r, dead;
@@ -189,4 +190,77 @@ int gpu_export(struct roce_client *client, const struct cuda_abi *cu, struct gpu
 		snprintf(alloc->reason, sizeof(alloc->reason), "%s", error_last());
 	}
 	return 0;
+}
+
+uint64_t gpu_key(const struct cuda_abi *cu, CUdeviceptr ptr)
+{
+	unsigned long long id = 0;
+
+	if (cu->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr) != CUDA_SUCCESS) {
+		return 0;
+	}
+	return id;
+}
+
+int gpu_alloc_get(struct roce_client *client, const struct cuda_abi *cu, CUdeviceptr base,
+		  size_t size, int device, struct gpu_alloc **ret)
+{
+	struct gpu *gpu = &client->gpu;
+	uint64_t key = gpu_key(cu, base);
+	struct gpu_alloc *a;
+	int r;
+
+	pthread_mutex_lock(&gpu->inner);
+	for (a = gpu->allocs; a && !(a->key == key && a->base == base); a = a->next) {
+	}
+	if (a) {
+		a->refs++;
+	}
+	pthread_mutex_unlock(&gpu->inner);
+	if (a) {
+		*ret = a;
+		return 0;
+	}
+	a = calloc(1, sizeof(*a));
+	if (!a) {
+		return error_set(ROCE_ERR_NO_MEMORY, "no memory for an allocation's entry");
+	}
+	*a = (struct gpu_alloc){
+		.base = base, .size = size, .key = key, .device = device, .refs = 1};
+	r = export_alloc(client, cu, a);
+	if (r != 0) {
+		free(a);
+		return r;
+	}
+	pthread_mutex_lock(&gpu->inner);
+	a->next = gpu->allocs;
+	gpu->allocs = a;
+	pthread_mutex_unlock(&gpu->inner);
+	*ret = a;
+	return 0;
+}
+
+void gpu_alloc_put(struct roce_client *client, struct gpu_alloc *alloc)
+{
+	Rocecomm__GpuAllocRelease msg = ROCECOMM__GPU_ALLOC_RELEASE__INIT;
+	struct gpu *gpu = &client->gpu;
+	bool last;
+
+	pthread_mutex_lock(&gpu->inner);
+	last = --alloc->refs == 0;
+	for (struct gpu_alloc **p = &gpu->allocs; last && *p; p = &(*p)->next) {
+		if (*p == alloc) {
+			*p = alloc->next;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&gpu->inner);
+	if (last && alloc->id) {
+		msg.alloc = alloc->id;
+		conn_command(&client->conn, MSG_GPU_ALLOC_RELEASE, &msg, client->timeout_ms,
+			     MSG_DONE);
+	}
+	if (last) {
+		free(alloc);
+	}
 }

@@ -8,7 +8,8 @@
  * neighbours inside the same window are taken along, so that a segment that grows costs a
  * registration a window at most for each growth. At every look-up the driver is asked for the
  * buffer id under the address (40 ns): memory that was freed, and whatever came to lie at its
- * address, has another one, and the old registration is given up.
+ * address, has another one, and the old registration is given up. The daemon has to be rid of it
+ * before it can open new memory at the same place (the driver: CUDA_ERROR_ALREADY_MAPPED).
  *
  * Thread: any      Owns: buffers, allocations      Locks: see gpu.h
  */
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #include "libclient/client.h"
+#include "libclient/clock.h"
 #include "libclient/error.h"
 #include "libclient/gpu.h"
 #include "libclient/roceclient.h"
@@ -24,6 +26,7 @@
 #include "rocecomm.pb-c.h"
 
 #define GPU_WINDOW ((CUdeviceptr)1 << 30)
+#define FREED_WAIT_MS 1000
 
 /* A run of allocations on its way to be a buffer. */
 struct run {
@@ -31,16 +34,6 @@ struct run {
 	struct gpu_alloc **pieces;
 	size_t n, room;
 };
-
-static uint64_t buffer_key(const struct cuda_abi *cu, CUdeviceptr ptr)
-{
-	unsigned long long id = 0;
-
-	if (cu->PointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr) != CUDA_SUCCESS) {
-		return 0;
-	}
-	return id;
-}
 
 /* Index of the first buffer that begins above @ptr. gpu.lock held. */
 static size_t buffer_above(const struct gpu *gpu, CUdeviceptr ptr)
@@ -59,7 +52,8 @@ static size_t buffer_above(const struct gpu *gpu, CUdeviceptr ptr)
 	return lo;
 }
 
-static void buffer_remove(struct gpu *gpu, size_t i)
+/* @freed: its memory is gone; nothing that is in flight can rightly use it. */
+static void buffer_remove(struct gpu *gpu, size_t i, bool freed)
 {
 	struct gpu_buffer *b = gpu->buffers[i];
 
@@ -67,6 +61,8 @@ static void buffer_remove(struct gpu *gpu, size_t i)
 	memmove(&gpu->buffers[i], &gpu->buffers[i + 1],
 		(gpu->n_buffers - i) * sizeof(*gpu->buffers));
 	pthread_mutex_lock(&gpu->inner);
+	b->freed = freed;
+	gpu->freed += freed;
 	b->next_dead = gpu->dead;
 	gpu->dead = b;
 	pthread_mutex_unlock(&gpu->inner);
@@ -80,7 +76,7 @@ static bool buffer_valid(const struct cuda_abi *cu, const struct gpu_buffer *b, 
 		const struct gpu_alloc *a = b->pieces[i];
 
 		if (a->base < ptr + size && ptr < a->base + a->size &&
-		    buffer_key(cu, a->base) != a->key) {
+		    gpu_key(cu, a->base) != a->key) {
 			return false;
 		}
 	}
@@ -102,7 +98,7 @@ static struct gpu_buffer *buffer_find(struct gpu *gpu, const struct cuda_abi *cu
 		return NULL;
 	}
 	if (!buffer_valid(cu, b, ptr, size)) {
-		buffer_remove(gpu, i - 1);
+		buffer_remove(gpu, i - 1, true);
 		return NULL;
 	}
 	return size <= b->size - (ptr - b->base) ? b : NULL;
@@ -115,7 +111,7 @@ static void buffer_drop(struct gpu *gpu, CUdeviceptr base, CUdeviceptr end)
 		const struct gpu_buffer *b = gpu->buffers[i - 1];
 
 		if (b->base < end && base < b->base + b->size) {
-			buffer_remove(gpu, i - 1);
+			buffer_remove(gpu, i - 1, false);
 		}
 	}
 }
@@ -128,7 +124,7 @@ static void buffer_sweep(struct gpu *gpu, const struct cuda_abi *cu)
 		const struct gpu_buffer *b = gpu->buffers[i - 1];
 
 		if (!buffer_valid(cu, b, b->base, b->size)) {
-			buffer_remove(gpu, i - 1);
+			buffer_remove(gpu, i - 1, true);
 		}
 	}
 	pthread_mutex_unlock(&gpu->lock);
@@ -156,69 +152,67 @@ static int buffer_insert(struct gpu *gpu, struct gpu_buffer *b)
 	return 0;
 }
 
-/* The allocation at @base, exported now if it is new. gpu.grow held. Return: 0 or a status. */
-static int alloc_get(struct roce_client *client, const struct cuda_abi *cu, CUdeviceptr base,
-		     size_t size, int device, struct gpu_alloc **ret)
+/* The next one that was given up, or NULL. */
+static struct gpu_buffer *dead_take(struct gpu *gpu, bool only_freed)
 {
-	struct gpu *gpu = &client->gpu;
-	uint64_t key = buffer_key(cu, base);
-	struct gpu_alloc *a;
-	int r;
+	struct gpu_buffer **p, *b;
 
 	pthread_mutex_lock(&gpu->inner);
-	for (a = gpu->allocs; a && !(a->key == key && a->base == base); a = a->next) {
+	for (p = &gpu->dead; *p && only_freed && !(*p)->freed; p = &(*p)->next_dead) {
 	}
-	if (a) {
-		a->refs++;
+	b = *p;
+	if (b) {
+		*p = b->next_dead;
 	}
 	pthread_mutex_unlock(&gpu->inner);
-	if (a) {
-		*ret = a;
-		return 0;
-	}
-	a = calloc(1, sizeof(*a));
-	if (!a) {
-		return error_set(ROCE_ERR_NO_MEMORY, "no memory for an allocation's entry");
-	}
-	*a = (struct gpu_alloc){
-		.base = base, .size = size, .key = key, .device = device, .refs = 1};
-	r = gpu_export(client, cu, a);
-	if (r != 0) {
-		free(a);
-		return r;
-	}
-	pthread_mutex_lock(&gpu->inner);
-	a->next = gpu->allocs;
-	gpu->allocs = a;
-	pthread_mutex_unlock(&gpu->inner);
-	*ret = a;
-	return 0;
+	return b;
 }
 
-/* Gives one use back; tells the daemon after the last. */
-static void alloc_put(struct roce_client *client, struct gpu_alloc *alloc)
+void gpu_bury(struct roce_client *client, bool only_freed)
 {
-	Rocecomm__GpuAllocRelease msg = ROCECOMM__GPU_ALLOC_RELEASE__INIT;
+	Rocecomm__BufferDeregister msg = ROCECOMM__BUFFER_DEREGISTER__INIT;
 	struct gpu *gpu = &client->gpu;
-	bool last;
+	struct gpu_buffer *b;
 
-	pthread_mutex_lock(&gpu->inner);
-	last = --alloc->refs == 0;
-	for (struct gpu_alloc **p = &gpu->allocs; last && *p; p = &(*p)->next) {
-		if (*p == alloc) {
-			*p = alloc->next;
-			break;
+	for (;;) {
+		b = dead_take(gpu, only_freed);
+		if (!b) {
+			return;
 		}
+		if (b->id) {
+			/* Answered when no operation uses it. */
+			msg.buffer = b->id;
+			conn_command(&client->conn, MSG_BUFFER_DEREGISTER, &msg, -1, MSG_DONE);
+		}
+		for (size_t i = 0; i < b->n; i++) {
+			gpu_alloc_put(client, b->pieces[i]);
+		}
+		pthread_mutex_lock(&gpu->inner);
+		gpu->freed -= b->freed;
+		pthread_mutex_unlock(&gpu->inner);
+		free(b);
 	}
-	pthread_mutex_unlock(&gpu->inner);
-	if (last && alloc->id) {
-		msg.alloc = alloc->id;
-		conn_command(&client->conn, MSG_GPU_ALLOC_RELEASE, &msg, client->timeout_ms,
-			     MSG_DONE);
-	}
-	if (last) {
-		free(alloc);
-	}
+}
+
+/*
+ * Has the daemon let go of what was freed, the watchdog may be at it. Not for ever: an operation
+ * may be in flight whose memory the program should not have freed.
+ */
+static void bury_freed(struct roce_client *client)
+{
+	struct gpu *gpu = &client->gpu;
+	int64_t deadline = clock_deadline(FREED_WAIT_MS);
+	unsigned int left;
+
+	do {
+		gpu_bury(client, true);
+		pthread_mutex_lock(&gpu->inner);
+		left = gpu->freed;
+		pthread_mutex_unlock(&gpu->inner);
+		if (left > 0) {
+			usleep(100);
+		}
+	} while (left > 0 && clock_left_ms(deadline) > 0 && conn_dead(&client->conn) == 0);
 }
 
 static int run_add(struct run *run, struct gpu_alloc *alloc, bool front)
@@ -263,12 +257,12 @@ static int run_extend(struct roce_client *client, const struct cuda_abi *cu, str
 	    (front ? base + size != run->base : run->n > 0 && base != run->end)) {
 		return 1;
 	}
-	r = alloc_get(client, cu, base, size, device, &alloc);
+	r = gpu_alloc_get(client, cu, base, size, device, &alloc);
 	if (r != 0) {
 		return r;
 	}
 	if (!alloc->id || run_add(run, alloc, front) != 0) {
-		alloc_put(client, alloc);
+		gpu_alloc_put(client, alloc);
 		return 1;
 	}
 	return 0;
@@ -419,11 +413,11 @@ static int buffer_make(struct roce_client *client, const struct cuda_abi *cu, CU
 	}
 	if (r == 1 && ptr + size <= base + whole) {
 		while (run.n > 0) {
-			alloc_put(client, run.pieces[--run.n]);
+			gpu_alloc_put(client, run.pieces[--run.n]);
 		}
-		r = alloc_get(client, cu, base, whole, device, &alloc);
+		r = gpu_alloc_get(client, cu, base, whole, device, &alloc);
 		if (r == 0 && run_add(&run, alloc, false) != 0) {
-			alloc_put(client, alloc);
+			gpu_alloc_put(client, alloc);
 			r = error_set(ROCE_ERR_NO_MEMORY, "no memory for a list of allocations");
 		}
 	}
@@ -435,7 +429,7 @@ static int buffer_make(struct roce_client *client, const struct cuda_abi *cu, CU
 		r = 0;
 	}
 	while (run.n > 0) {
-		alloc_put(client, run.pieces[--run.n]);
+		gpu_alloc_put(client, run.pieces[--run.n]);
 	}
 	free(run.pieces);
 	return r;
@@ -490,6 +484,7 @@ int gpu_find(struct roce_client *client, const void *pointer, size_t size, struc
 	pthread_mutex_unlock(&gpu->lock);
 	if (!b) {
 		buffer_sweep(gpu, cu);
+		bury_freed(client);
 		r = buffer_make(client, cu, ptr, size, ret->device, &b);
 	}
 	if (r == 0) {
@@ -497,34 +492,6 @@ int gpu_find(struct roce_client *client, const void *pointer, size_t size, struc
 	}
 	pthread_mutex_unlock(&gpu->grow);
 	return r == 0 ? gpu_watch(client) : r;
-}
-
-void gpu_bury(struct roce_client *client)
-{
-	Rocecomm__BufferDeregister msg = ROCECOMM__BUFFER_DEREGISTER__INIT;
-	struct gpu *gpu = &client->gpu;
-	struct gpu_buffer *b;
-
-	for (;;) {
-		pthread_mutex_lock(&gpu->inner);
-		b = gpu->dead;
-		if (b) {
-			gpu->dead = b->next_dead;
-		}
-		pthread_mutex_unlock(&gpu->inner);
-		if (!b) {
-			return;
-		}
-		if (b->id) {
-			/* Answered when no operation uses it. */
-			msg.buffer = b->id;
-			conn_command(&client->conn, MSG_BUFFER_DEREGISTER, &msg, -1, MSG_DONE);
-		}
-		for (size_t i = 0; i < b->n; i++) {
-			alloc_put(client, b->pieces[i]);
-		}
-		free(b);
-	}
 }
 
 void gpu_describe(struct roce_client *client, const void *ptr, char *text, size_t size)
@@ -558,7 +525,8 @@ int gpu_forget(struct roce_client *client, const void *ptr, size_t size)
 		buffer_drop(gpu, (uintptr_t)ptr, (uintptr_t)ptr + size);
 	}
 	pthread_mutex_unlock(&gpu->lock);
-	gpu_bury(client);
+	gpu_bury(client, false);
+	bury_freed(client);
 	pthread_mutex_unlock(&gpu->grow);
 	return conn_dead(&client->conn) ? conn_dead_error(&client->conn) : 0;
 }

@@ -75,7 +75,7 @@ static void watch_look(struct roce_client *client)
 	}
 	pthread_mutex_unlock(&client->lock);
 	watch_failures(client);
-	gpu_bury(client);
+	gpu_bury(client, false);
 }
 
 /* Until there is something, or the next look is due. Return: false to end. */

@@ -103,6 +103,7 @@ def gpu_memory_that_comes_and_goes(ctx):
         before = [kept(lab, d) for d in daemons]
         job = GpuJob(lab, daemons, [1, 1], "churn", "--seconds=2")
         job.finish(120)
+        expect(not job.ranks[0].errors(), job.ranks[0].errors())
         for d, b in zip(daemons, before):
             wait_for(lambda d=d, b=b: f"{kept(lab, d)}, {b} is due",
                      lambda d=d, b=b: kept(lab, d) == b, 10)

@@ -61,7 +61,7 @@ struct fake_range {
 	int fd;			    /* FAKE_DEVICE: behind it; else -1 */
 	struct fake_physical *phys; /* FAKE_VMM */
 	unsigned int opened;	    /* FAKE_IMPORTED: times */
-	uint8_t key[32];	    /* FAKE_IMPORTED: the handle */
+	uint8_t key[40];	    /* FAKE_IMPORTED: the handle */
 };
 
 /* cuMemCreate(), or its import. */

@@ -24,6 +24,7 @@ struct fake_ipc {
 	int32_t real_device;
 	uint64_t size;
 	uint64_t id;
+	uint64_t addr; /* in its process */
 };
 #define FAKE_IPC_MAGIC 0x1bc0ffeeu
 static_assert(sizeof(struct fake_ipc) == sizeof(((struct fake_range *)0)->key), "whole");
@@ -430,6 +431,7 @@ FAKE_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 		ipc.fd = range->fd;
 		ipc.size = range->size;
 		ipc.id = range->id;
+		ipc.addr = range->base;
 		ipc.real_device = fake.visible[range->device];
 	}
 	pthread_mutex_unlock(&fake.lock);
@@ -463,6 +465,15 @@ FAKE_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle,
 	}
 	pthread_mutex_lock(&fake.lock);
 	for (range = fake.ranges; range; range = range->next) {
+		struct fake_ipc open;
+
+		memcpy(&open, range->key, sizeof(open));
+		if (range->kind == FAKE_IMPORTED && open.pid == ipc.pid && open.addr == ipc.addr &&
+		    open.id != ipc.id) {
+			/* As a real driver: what was there before is still open. */
+			pthread_mutex_unlock(&fake.lock);
+			return CUDA_ERROR_ALREADY_MAPPED;
+		}
 		if (range->kind == FAKE_IMPORTED && memcmp(range->key, &ipc, sizeof(ipc)) == 0) {
 			range->opened++;
 			*ptr = range->base;
