@@ -8,6 +8,7 @@
  */
 #include "engine/conn.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -465,6 +466,7 @@ int conn_recv_begin(struct engine_peer *peer, const struct wire_header *h,
 	int host = c ? host_of_peer(c, peer) : -1;
 	struct transport_recv *recv;
 
+	atomic_store_explicit(&peer->heard, peer->progress->now, memory_order_relaxed);
 	take_credits(peer, h->credits);
 	if (h->type == WIRE_GAUGE || h->type == WIRE_GAUGE_ACK) {
 		recv = gauge_recv_begin(peer, h);

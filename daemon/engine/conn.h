@@ -71,6 +71,7 @@ struct engine_peer {
 	struct transport_peer *transport;
 	struct relay *relay; /* its rails; NULL: none */
 	struct gauge *gauge;
+	_Atomic uint64_t heard; /* ns: a message began; relaxed, read by control */
 	void *user;
 	uint32_t credits; /* eager messages we may send */
 	bool starved;	  /* somebody waits for credits */

@@ -497,6 +497,11 @@ void engine_peer_remove(struct engine *e, struct engine_peer *peer, engine_done_
 	hand_go(h);
 }
 
+uint64_t engine_peer_heard(const struct engine_peer *peer)
+{
+	return atomic_load_explicit(&peer->heard, memory_order_relaxed);
+}
+
 /* ---- communicators ------------------------------------------------------------------------ */
 
 static void on_comm_add(struct progress *p, struct hand *h)

@@ -134,6 +134,8 @@ int engine_peer_add(struct engine *engine, void *user, struct engine_peer **ret)
 int engine_peer_stream(struct engine *engine, struct engine_peer *peer, int fd, unsigned int index);
 void engine_peer_remove(struct engine *engine, struct engine_peer *peer, engine_done_fn done,
 			void *arg);
+/* When the last message from it began, by clock_monotonic(); 0: none did. */
+uint64_t engine_peer_heard(const struct engine_peer *peer);
 
 /* ---- communicators ------------------------------------------------------------------------ */
 

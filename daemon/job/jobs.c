@@ -30,6 +30,7 @@
 #include "job/survey.h"
 #include "proto/base.h"
 #include "proto/msg.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 static void addresses_free(char **addresses, size_t n)
@@ -444,10 +445,25 @@ static void jobs_on_message(void *arg, struct peer *peer, uint16_t type, const u
 	}
 }
 
+static uint64_t jobs_on_heard(void *arg, struct peer *peer)
+{
+	const struct jobs *jobs = arg;
+	const struct hostlink *l = peer_user(peer);
+	uint64_t at = l && l->engine ? engine_peer_heard(l->engine) : 0;
+	uint64_t now = jobs_now(jobs), age;
+
+	if (at == 0) {
+		return 0;
+	}
+	age = clock_elapsed(clock_monotonic(), at) / CLOCK_NS_PER_MS;
+	return now > age ? now - age : 0;
+}
+
 const struct peers_events jobs_peers_events = {
 	.up = jobs_on_up,
 	.down = jobs_on_down,
 	.message = jobs_on_message,
 	.stream = jobs_on_stream,
 	.merged = jobs_on_merged,
+	.heard = jobs_on_heard,
 };

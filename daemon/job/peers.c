@@ -60,14 +60,22 @@ int peers_tls(struct peers *peers)
 				    : err_trace(tls_context_new(peers->key, &peers->link_host.tls));
 }
 
+static uint64_t last_heard(struct peers *peers, struct peer *peer)
+{
+	uint64_t heard = MAX(peer->heard, link_heard(peer->tls));
+
+	return peers->events.heard && peer_is_up(peer)
+		       ? MAX(heard, peers->events.heard(peers->arg, peer))
+		       : heard;
+}
+
 /* Both sides of a link must have got something within peer_timeout_ms. */
 static struct peer *find_silent(struct peers *peers, uint64_t now)
 {
 	list_for_each (i, &peers->all) {
 		struct peer *peer = container_of(i, struct peer, link);
 
-		if (peer->tls &&
-		    MAX(peer->heard, link_heard(peer->tls)) + peers->peer_timeout_ms <= now) {
+		if (peer->tls && last_heard(peers, peer) + peers->peer_timeout_ms <= now) {
 			return peer;
 		}
 	}
@@ -95,7 +103,7 @@ static uint64_t beat_all(struct peers *peers, uint64_t now)
 		if (due) {
 			peer_beat(peer);
 		}
-		end = MAX(peer->heard, link_heard(peer->tls)) + peers->peer_timeout_ms;
+		end = last_heard(peers, peer) + peers->peer_timeout_ms;
 		if (stalled && end < now + peers->heartbeat_ms) {
 			end = now + peers->heartbeat_ms;
 			peer->heard = end - peers->peer_timeout_ms;

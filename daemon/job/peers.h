@@ -92,6 +92,12 @@ struct peers_events {
 	 * this returns, without `down`.
 	 */
 	void (*merged)(void *arg, struct peer *from, struct peer *into);
+	/*
+	 * When data came from the peer last, in ms of the loop; 0: not known. A host whose data
+	 * arrives is alive, though the link be silent: it may go over an interface that is down
+	 * while data takes another. NULL allowed.
+	 */
+	uint64_t (*heard)(void *arg, struct peer *peer);
 };
 
 /* A host that wanted a link and did not get one: what those who wait for it should know. */

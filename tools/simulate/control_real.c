@@ -397,6 +397,11 @@ void engine_peer_look(struct engine *engine, struct engine_peer *peer,
 	abort();
 }
 
+uint64_t engine_peer_heard(const struct engine_peer *peer)
+{
+	return 0;
+}
+
 void engine_gauge(struct engine *engine, struct engine_peer *peer, struct engine_gauge *gauge,
 		  engine_done_fn done, void *arg)
 {

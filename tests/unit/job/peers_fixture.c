@@ -79,12 +79,20 @@ static void on_merged(void *arg, struct peer *from, struct peer *into)
 	s->peer = into;
 }
 
+static uint64_t on_heard(void *arg, struct peer *peer)
+{
+	const struct side *s = arg;
+
+	return MIN(uv_now(&loop), s->data_until);
+}
+
 const struct peers_events events = {
 	.up = on_up,
 	.down = on_down,
 	.message = on_message,
 	.stream = on_stream,
 	.merged = on_merged,
+	.heard = on_heard,
 };
 
 /* Options of a side; tests change what they are about. */

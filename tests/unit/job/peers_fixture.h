@@ -28,6 +28,7 @@ struct side {
 	char body[64];
 	int fd[MAX_FDS];
 	unsigned int nfds;
+	uint64_t data_until; /* ms of the loop: data comes from the peer until then */
 };
 
 extern uv_loop_t loop;

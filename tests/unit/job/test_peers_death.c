@@ -81,6 +81,25 @@ Test(peers_death, heartbeat_lost)
 	side_close(&a);
 }
 
+/* The link is silent, as over an interface that is down, while data comes over another. */
+Test(peers_death, data_is_life)
+{
+	struct side a;
+	pid_t pid = link_child(&a, 400);
+	uint64_t start, took;
+
+	run_for(300);
+	uv_update_time(&loop);
+	a.data_until = uv_now(&loop) + 1000;
+	start = uv_hrtime();
+	kill(pid, SIGSTOP);
+	cr_assert(run_until(&a.downs, 1, 4000));
+	took = (uv_hrtime() - start) / 1000000;
+	cr_assert(took >= 1300 && took < 1700, "%lu ms", (unsigned long)took);
+	reap(pid);
+	side_close(&a);
+}
+
 Test(peers_death, killed)
 {
 	struct side a;
