@@ -393,6 +393,16 @@ def test_futures():
     check(order == list(range(20)), f"callbacks ran in the order {order}")
 
 
+def test_callbacks_that_wait():
+    """For a future that is completed after theirs, by the same thread."""
+    futures = [dist.all_reduce(torch.full((10,), float(n)), async_op=True).get_future() for n in range(6)]
+    chained = [
+        futures[n].then(lambda f, n=n: futures[n + 1].wait()[0] + f.value()[0]) for n in range(5)
+    ]  # fmt: skip
+    for n in range(5):
+        equal(chained[n].wait(), torch.full((10,), float(SIZE * (2 * n + 1))), "a callback that waits")
+
+
 def test_collectives_in_callbacks():
     def inside(future):
         value = future.value()[0]

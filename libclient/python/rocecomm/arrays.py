@@ -129,19 +129,33 @@ def _from_dlpack(obj: Any, what: str, write: bool) -> View:
     return View((tensor.data or 0) + tensor.byte_offset, count, entry[0], kind, entry[1])
 
 
+_NUMPY: Dict[Any, Tuple[int, int, int]] = {}
+_from_buffer = ctypes.c_char.from_buffer
+
+
+def _numpy_entry(dtype: Any, what: str) -> Tuple[int, int, int]:
+    """Looked up once for a dtype: its name is made anew at each look."""
+    entry = NUMPY.get(dtype.name)
+    if entry is None or not dtype.isnative:
+        raise TypeError(f"{what} has elements of type {dtype!r}, which is no type of rocecomm")
+    kind = BOOL if dtype.name == "bool" else COMPLEX if entry[1] == 2 else PLAIN
+    _NUMPY[dtype] = found = (entry[0], kind, entry[1])
+    return found
+
+
 def _from_numpy(obj: Any, what: str, write: bool) -> View:
-    interface: Dict[str, Any] = obj.__array_interface__
-    ptr, read_only = interface["data"]
-    if interface.get("strides") is not None and not obj.flags.c_contiguous:
+    flags = obj.flags
+    if not flags.c_contiguous:
         raise _not_dense(what, "numpy.ascontiguousarray() of it")
-    if write and read_only:
+    if write and not flags.writeable:
         raise ValueError(f"{what} is read-only, and the result would go there")
-    name = obj.dtype.name
-    entry = NUMPY.get(name)
-    if entry is None or not obj.dtype.isnative:
-        raise TypeError(f"{what} has elements of type {obj.dtype!r}, which is no type of rocecomm")
-    kind = BOOL if name == "bool" else COMPLEX if entry[1] == 2 else PLAIN
-    return View(ptr, obj.size * entry[1], entry[0], kind, entry[1])
+    dtype = obj.dtype
+    number, kind, per = _NUMPY.get(dtype) or _numpy_entry(dtype, what)
+    try:
+        ptr = ctypes.addressof(_from_buffer(obj))  # the fastest way to the address, for most arrays
+    except (TypeError, ValueError):
+        ptr = obj.__array_interface__["data"][0]
+    return View(ptr, obj.size * per, number, kind, per)
 
 
 _TORCH: Dict[Any, Tuple[int, int, int]] = {}
@@ -167,7 +181,7 @@ def _from_torch(obj: Any, what: str) -> View:
 
 def view(obj: Any, what: str, write: bool) -> View:
     """The memory of an array or tensor. `what` names the argument in errors."""
-    if hasattr(obj, "__array_interface__") and not hasattr(obj, "data_ptr"):
+    if type(obj).__module__ == "numpy" and hasattr(obj, "__array_interface__"):
         return _from_numpy(obj, what, write)
     if hasattr(obj, "data_ptr") and hasattr(obj, "is_contiguous"):
         return _from_torch(obj, what)

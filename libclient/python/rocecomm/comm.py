@@ -24,6 +24,15 @@ _TEXT = 1024
 _USER_OP = 0x10000
 
 
+_POSTS = {
+    name: getattr(lib, "roce_i" + name)
+    for name in (
+        "allreduce", "reduce", "broadcast", "allgather", "allgatherv", "reduce_scatter", "reduce_scatterv", "gather",
+        "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "barrier", "send", "recv",
+    )
+}  # fmt: skip
+
+
 def comm_options(
     name: Optional[str], join: Optional[float], arrival: Optional[float], transfer: Optional[float]
 ) -> _lib.CommOptions:
@@ -147,18 +156,35 @@ class Communicator:
             op = self._premul[scalar] = number.value
         return op
 
+    def status(self) -> Dict[str, Any]:
+        """Hosts, path and the reason for it, operations in flight, the error if any."""
+        error = self.error()
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "hosts": [self.host_name(n) for n in range(self.hosts)],
+            "path": self.path,
+            "in_flight": len(self._open),
+            "error": None if error is None else str(error),
+        }
+
     # ---- posting
 
     def post(self, what: str, keep: Any, *args: Any) -> Request:
         """Calls roce_i<what>(args..., comm, &request)."""
         request = Request(what, keep, self._open)
-        check(getattr(lib, "roce_i" + what)(*args, self.handle, byref(request._handle)))
+        status = _POSTS[what](*args, self.handle, byref(request._handle))
+        if status:
+            raise last_error(status)
         self._open.add(request)
         return request
 
     def _pair(self, what: str, send: Any, recv: Any, send_blocks: int, recv_blocks: int) -> Tuple[View, View, int]:
         """Both sides and the length of a block."""
-        s, r = view(send, f"{what}: send", False), view(recv, f"{what}: recv", True)
+        s = view(send, "send", send is recv)
+        if send is recv and send_blocks == recv_blocks == 1:
+            return s, s, s.elements
+        r = view(recv, "recv", True)
         if s.dtype != r.dtype or s.kind != r.kind:
             raise TypeError(f"{what}: send and recv have different types of elements")
         block, rest = divmod(s.elements, send_blocks)

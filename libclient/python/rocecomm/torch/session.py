@@ -177,17 +177,11 @@ def status(group: Optional[Any] = None) -> Dict[str, Any]:
     found = group if group is not None else dist.distributed_c10d._get_default_group()
     if not isinstance(found, RoceProcessGroup):
         raise TypeError(f"rocecomm.torch.status: the group's backend is {dist.get_backend(group)}, not roce")
-    comm = found.comm
-    error = comm.error()
     return {
+        **found.comm.status(),
         "group": found.label,
-        "rank": comm.rank,
-        "size": comm.size,
-        "hosts": [comm.host_name(n) for n in range(comm.hosts)],
-        "path": comm.path,
         "operations": found.seq,
         "shared_storages": found._shared.nbytes,
         "not_shared_because": found._shared.refused,
         "in_flight": sum(not work.reap() for work in list(found.live)),
-        "error": None if error is None else str(error),
     }

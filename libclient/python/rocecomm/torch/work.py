@@ -5,8 +5,8 @@
 Who waits for a Work completes it, on the waiting thread: no other thread is woken for a plain call.
 Only a future needs a thread. There is one a process, first in, first out: callbacks run in the same
 order on all ranks. A callback may wait for a collective. What it posts goes to a communicator of its
-own (see group.py), whichever thread it runs on, since ranks differ in that; and a future that it asks
-for is completed before it gets it.
+own (see base.py), whichever thread it runs on, since ranks differ in that; a future that it asks for is
+completed before it gets it; and while it waits for an earlier one, another thread goes on.
 
 Errors never go in by set_exception(), which crashes the DDP Reducer: the public future is made by
 then(), and raises inside.
@@ -243,7 +243,7 @@ def in_callback() -> bool:
 
 
 def mark_callbacks() -> None:
-    """Has every Python callback of a future mark its thread while it runs. Once a process."""
+    """Has every Python callback of a future mark its thread while it runs, and tell when it waits. Once a process."""
     original = torch._C.Future.then
     if getattr(original, "rocecomm", False):
         return
@@ -262,8 +262,15 @@ def mark_callbacks() -> None:
 
         return original(self, run)
 
+    def wait(self: Any) -> Any:
+        if in_callback() and not self.done():
+            completer.stand_in()
+        return waiting(self)
+
+    waiting = torch._C.Future.wait
     then.rocecomm = True  # type: ignore[attr-defined]
     torch._C.Future.then = then
+    torch._C.Future.wait = wait
 
 
 class Completer:
@@ -286,9 +293,17 @@ class Completer:
             work.fulfil()
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rocecomm-futures", daemon=True)
-            self._thread.start()
+            self._start()
         self._queue.put(work)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="rocecomm-futures", daemon=True)
+        self._thread.start()
+
+    def stand_in(self) -> None:
+        """A callback waits for a future: if this is the thread that would complete it, another goes on."""
+        if self._thread is threading.current_thread():
+            self._start()
 
     def _run(self) -> None:
         while True:
@@ -296,6 +311,8 @@ class Completer:
             if work is None:
                 return
             work.fulfil()
+            if self._thread is not threading.current_thread():
+                return  # another stands in since a callback began to wait
 
     def stop(self) -> None:
         """At exit: no thread may return from the library into an interpreter that is gone."""
