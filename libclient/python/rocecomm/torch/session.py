@@ -115,7 +115,8 @@ def _no_meeting(error: errors.RoceError, rank: int, size: int, label: str, timeo
 
 def named_backend(group: Any, kind: str) -> str:
     """The backend that the group's device map, such as "cpu:roce,cuda:nccl", names for a device."""
-    config = dist.distributed_c10d._world.pg_backend_config.get(group, "")
+    world = getattr(dist.distributed_c10d, "_world", None)  # before 2.0 there were no maps
+    config = getattr(world, "pg_backend_config", {}).get(group, "")
     return dict(part.split(":", 1) for part in str(config).split(",") if ":" in part).get(kind, "roce")
 
 
