@@ -277,7 +277,7 @@ static void finish_workers(struct progress *p)
 			sched_yield();
 		}
 	}
-	while (p->copying) {
+	while (p->copying || !gpu_channel_quiet(&p->copies)) {
 		if (!device_reap(p)) {
 			sched_yield();
 		}

@@ -82,6 +82,7 @@ static void job_end(struct gpu_device *d, struct gpu_job *job, CUresult r)
 		atomic_fetch_add_explicit(&d->jobs_failed, 1, memory_order_relaxed);
 	}
 	atomic_fetch_add_explicit(&d->jobs_ended, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&channel->ending, 1, memory_order_relaxed);
 	gpu_inbox_push(&channel->done, &job->item); /* it is no longer ours */
 	if (atomic_load_explicit(&channel->asleep, memory_order_seq_cst) &&
 	    atomic_exchange_explicit(&channel->asleep, false, memory_order_seq_cst)) {
@@ -90,6 +91,8 @@ static void job_end(struct gpu_device *d, struct gpu_job *job, CUresult r)
 		/* Fails only when the counter is full: then it is readable anyway. */
 		(void)!write(channel->bell, &one, sizeof(one));
 	}
+	/* release: pairs with gpu_channel_quiet() */
+	atomic_fetch_sub_explicit(&channel->ending, 1, memory_order_release);
 }
 
 static bool copier_lost(const struct gpu_device *d)

@@ -146,7 +146,8 @@ const char *gpu_reason(const struct gpu *gpu);
 struct gpu_channel {
 	struct gpu_inbox done;
 	_Atomic bool asleep;
-	int bell; /* eventfd, borrowed */
+	_Atomic uint32_t ending; /* copying threads that are about to ring */
+	int bell;		 /* eventfd, borrowed */
 };
 
 struct gpu_copy {
@@ -184,6 +185,13 @@ static inline bool gpu_channel_arm(struct gpu_channel *channel)
 static inline void gpu_channel_disarm(struct gpu_channel *channel)
 {
 	atomic_store_explicit(&channel->asleep, false, memory_order_relaxed);
+}
+
+/* All jobs are back: may the channel be freed? Not while somebody still looks whether to ring. */
+static inline bool gpu_channel_quiet(const struct gpu_channel *channel)
+{
+	return !atomic_load_explicit(&((struct gpu_channel *)channel)->ending,
+				     memory_order_acquire);
 }
 
 /*
