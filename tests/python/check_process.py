@@ -184,9 +184,9 @@ def test_device_maps():
 
 def test_monitored_barrier():
     group = dist.distributed_c10d._get_default_group()
-    group.monitored_barrier()
+    dist.monitored_barrier()
     if RANK == 0:
-        raises(RuntimeError, lambda: group.monitored_barrier(datetime.timedelta(seconds=0.3)), "Rank 1 failed to pass")
+        raises(RuntimeError, lambda: dist.monitored_barrier(group, datetime.timedelta(seconds=0.3)), "Rank 1 failed to pass")
     else:
         group._barriers += 1
     dist.barrier()

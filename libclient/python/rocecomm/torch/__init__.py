@@ -13,6 +13,8 @@ from typing import Any, Sequence
 import torch
 import torch.distributed as dist
 
+from .barrier import offer
+
 __all__ = ["empty", "memory_path", "register", "share_", "status"]
 
 _DEVICES = ["cpu", "cuda"]
@@ -26,6 +28,7 @@ def register() -> None:
         dist.Backend.register_backend("roce", _create, extended_api=True, devices=_DEVICES)
     else:
         dist.Backend.register_backend("roce", _create, extended_api=True)
+    offer()
 
 
 def _create(options: Any, _pg_options: Any) -> Any:

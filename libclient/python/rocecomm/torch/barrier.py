@@ -5,8 +5,11 @@
 It does not touch the communicator, so that it can tell who is late while an operation hangs.
 """
 import datetime
+import functools
 import time
 from typing import TYPE_CHECKING, Any, List
+
+import torch.distributed as dist
 
 if TYPE_CHECKING:
     from .base import GroupBase
@@ -14,11 +17,38 @@ if TYPE_CHECKING:
 _LATE = datetime.timedelta(seconds=10)
 
 
+def offer() -> None:
+    """Has dist.monitored_barrier(), which takes Gloo's groups by name, take ours as well."""
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d.monitored_barrier
+    if getattr(original, "rocecomm", False):
+        return
+
+    @functools.wraps(original)
+    def either(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        from .base import GroupBase
+
+        found = group if group is not None else c10d._get_default_group()
+        if isinstance(found, GroupBase):
+            return found.monitored_barrier(timeout, wait_all_ranks)
+        return original(group, timeout, wait_all_ranks)
+
+    either.rocecomm = True  # type: ignore[attr-defined]
+    c10d.monitored_barrier = either
+    dist.monitored_barrier = either
+
+
 def monitored_barrier(group: "GroupBase", turn: int, timeout: Any, all_ranks: bool) -> None:
     """`all_ranks`: rank 0 names all that are missing, rather than the first."""
     limit = timeout if timeout is not None else datetime.timedelta(seconds=group.timeout)
+    if not isinstance(limit, datetime.timedelta):
+        limit = datetime.timedelta(seconds=limit)
     store, prefix = group.get_group_store(), f"roce/barrier/{turn}"
     if group.rank() == 0:
+        if limit.total_seconds() <= 0:
+            store.set(prefix, "rank 0 had no time")
+            raise RuntimeError("roce: Rank 0 timed out in monitoredBarrier after 0 ms: it had no time to wait")
         missing = _missing(group, store, prefix, limit, all_ranks)
         words = ""
         if missing:
