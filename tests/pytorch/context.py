@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""What a test of this suite gets beside a laboratory: interpreters with PyTorch, the installed package."""
+"""What a test of this suite gets beside a laboratory: PyTorch, and the installed package."""
 import atexit
 import os
 import shutil
@@ -27,4 +27,5 @@ class TorchContext(Context):
 
     def job(self, lab, daemons, per_host, program, *arguments, **options):
         """A job of this interpreter; options as for Job."""
-        return Job(lab, self.package, daemons, per_host, [self.python, program, *arguments], **options)
+        command = [self.python, program, *arguments]
+        return Job(lab, self.package, daemons, per_host, command, **options)

@@ -55,5 +55,6 @@ def make(release):
 
 
 def prefix(release):
-    """What runs a command in a release's root; the folder for temporary files is the same inside."""
-    return ["unshare", "-m", "--", "sh", "-c", ENTER, "sh", make(release), tempfile.gettempdir()]
+    """What runs a command in a release's root; temporary files are the same inside."""
+    return ["unshare", "-m", "--", "sh", "-c", ENTER, "sh", make(release),
+            tempfile.gettempdir()]

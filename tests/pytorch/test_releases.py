@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""One package on three releases of PyTorch: values of every operation, and training, on two hosts."""
+"""One package on three releases of PyTorch: values of all operations, and training, on two hosts."""
 import os
 import shutil
 
 import roots
 from harness.lab import expect
 from harness.runner import Skip, test
-from torchlab import TOP, Job
+from torchlab import PATIENT, TOP, Job
 
 CHECKS = os.path.join(TOP, "tests/python")
 # Debian's builds have no libuv, but 2.6 asks for it.
@@ -28,7 +28,7 @@ def count_good(job, seconds):
 def smoke(ctx, python, want, env=None):
     """Both sets of checks by an interpreter; the note says with which PyTorch."""
     with ctx.lab(2) as lab:
-        daemons = lab.daemons()
+        daemons = lab.daemons(PATIENT)
         programs = os.path.join(lab.dir, "programs")  # where a root sees them too
         shutil.copytree(CHECKS, programs)
         package = os.path.join(lab.dir, "package")

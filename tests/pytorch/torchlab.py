@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""PyTorch programs on the hosts of a laboratory: the ranks of a job, their environment, their words."""
+"""PyTorch programs on the hosts of a laboratory: the ranks of a job, and what they say."""
 import os
 import re
 import subprocess
@@ -13,6 +13,9 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 SOURCE = os.path.join(TOP, "libclient/python")
 EXAMPLES = os.path.join(SOURCE, "examples")
 PORT = 29500
+# Ranks that compute, and others, take the CPUs of small machines from the daemons for long.
+PATIENT = {"peer": {"peer_timeout_ms": "120000"}}
+CAUSE = re.compile(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b")
 
 
 def environment(package, socket=None):
@@ -30,7 +33,8 @@ def install(python, build, folder):
     wheels, package = os.path.join(folder, "wheels"), os.path.join(folder, "package")
     steps = ([os.path.join(SOURCE, "wheel"), build, wheels, "--no-build-isolation"],
              [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps",
-              "--no-index", "--root-user-action=ignore", "--find-links", wheels, "--target", package, "rocecomm"])
+              "--no-index", "--root-user-action=ignore", "--find-links", wheels, "--target", package,
+             "rocecomm"])
     for step in steps:
         done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, "PYTHON": python}, timeout=300, check=False)
@@ -87,7 +91,8 @@ class Job:
         for number, (daemon, count) in enumerate(zip(daemons, per_host)):
             base = {**environment(package, daemon.socket), **(env or {})}
             if torchrun:
-                words = [*(torchrun(number) if callable(torchrun) else torchrun), f"--nnodes={len(daemons)}", f"--node-rank={number}",
+                words = [*(torchrun(number) if callable(torchrun) else torchrun),
+                         f"--nnodes={len(daemons)}", f"--node-rank={number}",
                          f"--nproc-per-node={count}", f"--master-addr={master['MASTER_ADDR']}",
                          f"--master-port={PORT}", f"--local-addr={daemon.host.address}"]
                 self.processes.append(Process(self, daemon.name, daemon, words + command[1:], base))
@@ -96,7 +101,8 @@ class Job:
                 rank = len(self.processes)
                 own = {**master, "RANK": str(rank), "WORLD_SIZE": str(sum(per_host)),
                        "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
-                self.processes.append(Process(self, f"rank{rank}", daemon, command, {**base, **own}))
+                self.processes.append(
+                    Process(self, f"rank{rank}", daemon, command, {**base, **own}))
 
     def __enter__(self):
         return self
@@ -139,7 +145,7 @@ class Job:
         text = []
         for process in self.processes:
             said = (process.output() + process.errors()).strip().split("\n")
-            causes = [line for line in said if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)]
+            causes = [line for line in said if CAUSE.match(line)]
             text += [f"{process.name}: {line}" for line in [*causes[:4], "...", *said[-4:]]]
         for daemon in dict.fromkeys(p.daemon for p in self.processes):
             text += [f"{daemon.name}: {line}" for line in daemon.log(6).split("\n") if line]

@@ -5,8 +5,8 @@
 
 Runs with the Python that has PyTorch; the suite ships in its wheel. It asks for backends by name in
 its decorators: it is imported as for Gloo, so that these gates open for what Gloo can do, and told
-the real backend afterwards. Not opened: PROFILING_SUPPORTED_BACKENDS, the lists of those whose events
-come from C++, with input shapes and an asynchronous end; test_profiler.py has a test of its own.
+the real backend afterwards. Not opened: PROFILING_SUPPORTED_BACKENDS, the lists of those whose
+events come from C++, with input shapes and an asynchronous end; tests/python looks at ours.
 ROCECOMM_SOCKETS=a,b,... are daemons to spread the ranks over.
 
 RESULTS gets a line of JSON a test: name, verdict, note, seconds.
@@ -92,7 +92,8 @@ class Result(unittest.TestResult):
             return  # a failure was told by several means
         self.seen.add(name)
         took = time.monotonic() - self.begin
-        json.dump({"name": name, "verdict": word, "note": note, "seconds": round(took, 2)}, self.out)
+        json.dump({"name": name, "verdict": word, "note": note, "seconds": round(took, 2)},
+                  self.out)
         self.out.write("\n")
         self.out.flush()
 

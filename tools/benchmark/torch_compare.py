@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 import machine  # noqa: E402
 from harness.lab import Lab, LabError, own_cpus  # noqa: E402
 from systems import Launch  # noqa: E402
-from torchlab import Job, install  # noqa: E402
+from torchlab import PATIENT, Job, install  # noqa: E402
 
 HOSTS = 2
 LAYOUTS = {"2x1": 1, "2x4": 4}
@@ -97,7 +97,7 @@ def measure(options):
     with tempfile.TemporaryDirectory(prefix="rocecomm-bench-") as folder, \
             Lab(options.build, HOSTS, mtu=9000, cpus=own_cpus(HOSTS)) as lab:
         package = install(sys.executable, options.build, folder)
-        daemons = lab.daemons()
+        daemons = lab.daemons(PATIENT)
         for turn in range(options.rounds):
             for layout in options.layouts:
                 systems = figures.setdefault(layout, {})
@@ -106,7 +106,8 @@ def measure(options):
                         if system == "rocebench" \
                         else run_torch(options, lab, package, daemons, layout, system)
                     for r in rows:
-                        systems.setdefault(system, {}).setdefault(r["row"], []).append(r["median_us"])
+                        rounds = systems.setdefault(system, {}).setdefault(r["row"], [])
+                        rounds.append(r["median_us"])
                     print(f"bench: round {turn + 1} of {options.rounds}, {layout}: {system}",
                           file=sys.stderr, flush=True)
     return figures

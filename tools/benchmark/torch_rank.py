@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: The rocecomm authors
 """torch_rank: one rank of what tools/bench --torch measures; rank 0 prints an object of JSON a row.
 
-One process a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A repetition's time is that of
-its slowest rank. What is timed is checked, outside of the time.
+One process a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A repetition's time is that
+of its slowest rank. What is timed is checked, outside of the time.
 """
 import argparse
 import gc

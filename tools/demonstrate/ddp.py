@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
 from harness.lab import Lab, LabError, wait_for  # noqa: E402
-from torchlab import EXAMPLES, Job, install  # noqa: E402
+from torchlab import EXAMPLES, PATIENT, Job, install  # noqa: E402
 
 RANKS = 4  # a host
 PROGRAM = "ddp_digits.py"
@@ -60,9 +60,10 @@ def compare(ours, theirs):
         say(f"All {len(ours)} losses are those of Gloo, to the last digit.")
         return True
     worst = max(abs(float(ours[e]) - float(theirs[e])) / float(theirs[e]) for e in apart)
-    say(f"{len(theirs) - len(apart)} of {len(theirs)} losses are those of Gloo to the last digit; the others are apart\n"
-        f"by a part of {worst:.0e}: gradients of eight ranks are summed in another order (first those of a\n"
-        "host, then those of the hosts), which changes their last bit.")
+    say(f"{len(theirs) - len(apart)} of {len(theirs)} losses are those of Gloo to the last digit; "
+        f"the others are apart\nby a part of {worst:.0e}: gradients of eight ranks are summed in "
+        "another order (first those of a\nhost, then those of the hosts), which changes their "
+        "last bit.")
     return worst < 1e-3
 
 
@@ -76,7 +77,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="rocecomm-demo-") as folder, \
                 Lab(options.build, 2, mtu=9000) as lab:
             package = install(sys.executable, options.build, folder)
-            daemons = lab.daemons()
+            daemons = lab.daemons(PATIENT)
             names = " and ".join(f"{h.name} ({h.address})" for h in lab.hosts)
             say(f"Two hosts, {names}, with a rocecommd each; {RANKS} ranks a host.\n")
             ours = train(lab, package, daemons, "roce", options.epochs)

@@ -28,7 +28,8 @@ def main():
     set_seed(5)
     net = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
     model, optimizer, loader = accelerator.prepare(
-        net, torch.optim.SGD(net.parameters(), lr=0.5), DataLoader(data(), batch_size=16, shuffle=True))
+        net, torch.optim.SGD(net.parameters(), lr=0.5),
+        DataLoader(data(), batch_size=16, shuffle=True))
     for epoch in range(1, 6):
         losses = []
         for points, sides in loader:

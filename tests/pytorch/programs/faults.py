@@ -67,7 +67,8 @@ def main():
         scenario()
     except BaseException as e:  # pylint: disable=broad-except
         text = str(e).replace("\n", " ")
-        print(f"kind {type(e).__name__}\nerror {text}\nafter {time.monotonic() - begin:.2f}", flush=True)
+        print(f"kind {type(e).__name__}\nerror {text}\nafter {time.monotonic() - begin:.2f}",
+              flush=True)
         os._exit(3)
 
 

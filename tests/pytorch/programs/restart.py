@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""restart.py MARKER: dies once on one rank in the middle; torchrun starts all again, and they finish."""
+"""restart.py MARKER: dies once on one rank in the middle; torchrun starts all again; they finish."""
 import os
 import signal
 import sys
