@@ -62,35 +62,45 @@ static uint32_t port_mbps(const struct ibv_port_attr *a)
 	return speed * width;
 }
 
-static int read_gids(struct rdma_port *port, int table)
+static void read_gid(struct rdma_port *port, const struct ibv_gid_entry *entry, struct rdma_gid *g)
 {
 	const struct verbs_api *api = port->device->api;
-	struct rdma_gid *gids = calloc((size_t)MAX(table, 1), sizeof(*gids));
-	uint32_t n = 0;
+	struct verbs_netdev netdev;
 
+	g->gid = entry->gid;
+	g->index = entry->gid_index;
+	g->ifindex = entry->ndev_ifindex;
+	g->v2 = entry->gid_type == IBV_GID_TYPE_ROCE_V2;
+	g->reason = rdma_gid_judge(entry);
+	rdma_gid_text(&entry->gid, g->text);
+	if (entry->ndev_ifindex && api->netdev(api->arg, entry->ndev_ifindex, &netdev) == 0) {
+		memcpy(g->interface, netdev.name, sizeof(g->interface));
+		g->vlan = netdev.vlan;
+	}
+}
+
+/* @table: entries of the port's. All of them in one call: there may be thousands of empty ones. */
+static int read_gids(struct rdma_port *port, int table)
+{
+	const struct rdma_device *d = port->device;
+	size_t max = (size_t)MAX(table, 1) * MAX(d->attr.phys_port_cnt, 1u);
+	cleanup_free struct ibv_gid_entry *entries = calloc(max, sizeof(*entries));
+	struct rdma_gid *gids;
+	uint32_t n = 0;
+	ssize_t found;
+
+	if (!entries) {
+		return err_origin(-ENOMEM);
+	}
+	found = d->api->query_gids(d->context, entries, max);
+	gids = calloc((size_t)MAX(found, 1), sizeof(*gids));
 	if (!gids) {
 		return err_origin(-ENOMEM);
 	}
-	for (int i = 0; i < table; i++) {
-		struct ibv_gid_entry entry;
-		struct verbs_netdev netdev;
-		struct rdma_gid *g = &gids[n];
-
-		/* An empty slot is an error of its own; it says nothing about the others. */
-		if (api->query_gid(port->device->context, port->number, (uint32_t)i, &entry) != 0) {
-			continue;
+	for (ssize_t i = 0; i < found; i++) {
+		if (entries[i].port_num == port->number) {
+			read_gid(port, &entries[i], &gids[n++]);
 		}
-		g->gid = entry.gid;
-		g->index = (uint32_t)i;
-		g->ifindex = entry.ndev_ifindex;
-		g->v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2;
-		g->reason = rdma_gid_judge(&entry);
-		rdma_gid_text(&entry.gid, g->text);
-		if (entry.ndev_ifindex && api->netdev(api->arg, entry.ndev_ifindex, &netdev) == 0) {
-			memcpy(g->interface, netdev.name, sizeof(g->interface));
-			g->vlan = netdev.vlan;
-		}
-		n++;
 	}
 	free(port->gids);
 	port->gids = gids;

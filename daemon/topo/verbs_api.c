@@ -40,6 +40,11 @@ static int system_query_gid(struct ibv_context *context, uint8_t port, uint32_t 
 	return ibv_query_gid_ex(context, port, index, ret, 0);
 }
 
+static ssize_t system_query_gids(struct ibv_context *context, struct ibv_gid_entry *ret, size_t max)
+{
+	return ibv_query_gid_table(context, ret, max, 0);
+}
+
 static int system_netdev(void *arg, uint32_t ifindex, struct verbs_netdev *ret)
 {
 	struct vlan_ioctl_args vlan = {.cmd = GET_VLAN_VID_CMD};
@@ -165,6 +170,7 @@ const struct verbs_api verbs_api_system = {
 	.query_device = ibv_query_device,
 	.query_port = system_query_port,
 	.query_gid = system_query_gid,
+	.query_gids = system_query_gids,
 	.netdev = system_netdev,
 	.read_file = system_read_file,
 	.read_link = system_read_link,

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* What the network stack says of an interface. */
 struct verbs_netdev {
@@ -37,6 +38,8 @@ struct verbs_api {
 	int (*query_port)(struct ibv_context *context, uint8_t port, struct ibv_port_attr *ret);
 	int (*query_gid)(struct ibv_context *context, uint8_t port, uint32_t index,
 			 struct ibv_gid_entry *ret);
+	/* All valid entries of all ports. Return: how many, negative errno. */
+	ssize_t (*query_gids)(struct ibv_context *context, struct ibv_gid_entry *ret, size_t max);
 	/* Return: 0, negative errno. */
 	int (*netdev)(void *arg, uint32_t ifindex, struct verbs_netdev *ret);
 	/* Reads a small file of sysfs, without its last newline. Return: 0, negative errno. */

@@ -16,28 +16,6 @@ def matrix_over_tcp(ctx):
 
 
 @test
-def matrix_over_rdma(ctx):
-    """The same over RDMA, which is what daemons take by themselves: the same bits, nearly nothing on TCP."""
-    digests = []
-    for transport in ("tcp", "auto"):
-        with ctx.lab(rails=2) as lab:
-            daemons = lab.daemons({"peer": {"transport": transport}})
-            for host in lab.hosts:
-                host.roce_counters()
-            job = Job(lab, daemons, [2, 2], "matrix", "--short")
-            job.finish(300)
-            digests.append(job.ranks[0].lines("digest"))
-            counted = [host.roce_counted() for host in lab.hosts]
-            log = daemons[0].log(200)
-    expect(digests[0] == digests[1], f"the results differ: {digests}")
-    expect("data goes by RDMA" in log, f"no word of RDMA:\n{log}")
-    for c in counted:
-        expect(c["roce"][1] > 20 * c["tcp"][1], f"bytes on UDP 4791 and on TCP: {counted}\n{log}")
-    return f"{digests[0][0].split()[-1]} cases a rank, bytes on UDP 4791 {counted[0]['roce'][1]}, " \
-           f"on TCP {counted[0]['tcp'][1]}"
-
-
-@test
 def train_step_over_tcp(ctx):
     """The demo's main job: a training step of ResNet-50 on two hosts, a rank each."""
     with ctx.lab() as lab:

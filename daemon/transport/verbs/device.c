@@ -178,6 +178,7 @@ void verbs_device_lost(struct verbs *v, struct rdma_device *d, const char *text)
 	verbs_enter(v);
 	dev->lost = true;
 	fail_rails(v, dev, 0, false, text);
+	verbs_dev_finish(v, dev);
 	list_for_each (l, &v->peers) {
 		release_rails(container_of(l, struct verbs_peer, link), dev);
 	}

@@ -298,7 +298,7 @@ static void dispatch(struct verbs_peer *peer, const struct verbs_frame_header *h
 		verbs_rail_down(peer, h, body);
 		break;
 	case VERBS_DRAINED:
-		verbs_rail_drained(peer, h);
+		verbs_rail_drained(peer, h, body);
 		break;
 	case VERBS_RESUME:
 		verbs_resume_asked(peer, h, body);

@@ -464,6 +464,7 @@ static void send_completed(struct verbs *v, struct verbs_qp *qp, uint32_t serial
 	for (; n > 0 && qp->qp; n--) {
 		struct verbs_entry *e = &qp->sq[qp->sq_head++ % qp->sq_size];
 
+		rail->acked++;
 		switch (e->kind) {
 		case VERBS_ENTRY_FRAME:
 			verbs_frame_put(v, e->object);
@@ -486,6 +487,7 @@ static void recv_arrived(struct verbs_qp *qp, uint16_t buffer, const struct ibv_
 	struct verbs_peer *peer = rail->peer;
 
 	peer->progress = peer->v->now;
+	rail->arrived++;
 	if (qp->index == 0) {
 		if (wc->opcode != IBV_WC_RECV) {
 			verbs_peer_violation(peer, "a write on the message queue pair");

@@ -242,6 +242,7 @@ static bool skip_epoch(struct verbs_rail *rail, uint32_t epoch)
 		return false;
 	}
 	rail->epoch = epoch;
+	rail->acked = rail->arrived = 0;
 	rail->offered = false;
 	rail->drained_due = true;
 	return true;
@@ -267,7 +268,8 @@ void verbs_rail_down(struct verbs_peer *peer, const struct verbs_frame_header *h
 	}
 }
 
-void verbs_rail_drained(struct verbs_peer *peer, const struct verbs_frame_header *h)
+void verbs_rail_drained(struct verbs_peer *peer, const struct verbs_frame_header *h,
+			const uint8_t *body)
 {
 	struct verbs_rail *rail = find_rail(peer, h->rail);
 
@@ -278,6 +280,10 @@ void verbs_rail_drained(struct verbs_peer *peer, const struct verbs_frame_header
 		/* It may overtake its DOWN, which goes another way. */
 		verbs_rail_fail(rail, -ENETDOWN, "%s left it", peer->name);
 		rail->remote_drained = true;
+		rail->remote_arrived = UINT64_MAX;
+		if (h->length == sizeof(rail->remote_arrived)) {
+			memcpy(&rail->remote_arrived, body, sizeof(rail->remote_arrived));
+		}
 	} else if (skip_epoch(rail, h->epoch)) {
 		rail->remote_drained = true;
 	}
@@ -296,6 +302,15 @@ void verbs_rail_offered(struct verbs_peer *peer, const struct verbs_blob *blob)
 	}
 }
 
+/* The other end of the rail's next life. */
+static void take_remote(struct verbs_rail *rail, const struct verbs_blob *blob)
+{
+	if (rail->remote.magic && rail->remote.device_index != blob->device_index) {
+		verbs_forget_keys(rail->peer, rail->index);
+	}
+	rail->remote = *blob;
+}
+
 void verbs_rail_accepted(struct verbs_peer *peer, const struct verbs_blob *blob)
 {
 	struct verbs_rail *rail = find_rail(peer, blob->rail);
@@ -307,7 +322,7 @@ void verbs_rail_accepted(struct verbs_peer *peer, const struct verbs_blob *blob)
 	}
 	r = verbs_rail_check_blob(rail, blob, why, sizeof(why));
 	if (r == 0) {
-		rail->remote = *blob;
+		take_remote(rail, blob);
 		r = verbs_rail_start(rail, why, sizeof(why));
 	}
 	if (r < 0) {
@@ -388,7 +403,7 @@ static void accept_offer(struct verbs_rail *rail)
 		rail->down_due = rail->drained_due = true;
 		return;
 	}
-	rail->remote = rail->offer;
+	take_remote(rail, &rail->offer);
 	rail->state = VERBS_RAIL_INIT;
 	rail->local_drained = rail->remote_drained = false;
 	rail->accept_due = true;
@@ -413,7 +428,8 @@ static void send_due(struct verbs_rail *rail)
 		rail->down_due = !send_control(rail, VERBS_DOWN, rail->reason, length);
 	}
 	if (rail->drained_due && !rail->down_due) {
-		rail->drained_due = !send_control(rail, VERBS_DRAINED, NULL, 0);
+		rail->drained_due =
+			!send_control(rail, VERBS_DRAINED, &rail->arrived, sizeof(rail->arrived));
 	}
 }
 
@@ -442,12 +458,35 @@ static void apply_move(struct verbs_rail *rail)
 		rail->dev->api->dereg_mr(rail->rx_mr);
 		rail->rx_mr = NULL;
 	}
+	if (rail->dev != dev) {
+		verbs_withdraw_keys(rail->peer, rail->index);
+	}
 	rail->dev = dev;
 	rail->port = rail->next.port;
 	rail->gid = rail->next.gid;
 	rail->gid_index = rail->next.gid_index;
 	rail->backoff_ms = 0;
 	rail->reopen_at = rail->peer->v->now;
+}
+
+/*
+ * Both ends are drained: what our device says was acknowledged must have been seen there. What was
+ * not is lost with the other end's device, and nobody knows what it was.
+ */
+static void check_arrived(struct verbs_rail *rail)
+{
+	struct verbs_peer *peer = rail->peer;
+	char where[240], text[VERBS_REASON];
+
+	if (rail->state != VERBS_RAIL_DOWN || !rail->local_drained || !rail->remote_drained ||
+	    rail->acked <= rail->remote_arrived || peer->state != VERBS_PEER_OPEN) {
+		return;
+	}
+	verbs_rail_describe(rail, where, sizeof(where));
+	snprintf(text, sizeof(text),
+		 "%s: %s did not see %u messages that its device had acknowledged", where,
+		 peer->name, (uint32_t)(rail->acked - rail->remote_arrived));
+	verbs_peer_fail(peer, -EIO, text);
 }
 
 void verbs_rail_work(struct verbs_rail *rail)
@@ -457,6 +496,7 @@ void verbs_rail_work(struct verbs_rail *rail)
 	if (rail->state == VERBS_RAIL_DRAINING) {
 		finish_drain(rail);
 	}
+	check_arrived(rail);
 	if (rail->moving && rail->state == VERBS_RAIL_DOWN) {
 		apply_move(rail);
 	}

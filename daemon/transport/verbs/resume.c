@@ -46,6 +46,30 @@ void verbs_resume_entries(struct verbs_qp *qp)
 	qp->sq_asked = qp->sq_head;
 }
 
+void verbs_forget_keys(struct verbs_peer *peer, uint32_t rail)
+{
+	for (uint32_t i = 0; i < peer->nfragments; i++) {
+		peer->fragments[i].grant.rails &= ~(1u << rail);
+	}
+}
+
+void verbs_withdraw_keys(struct verbs_peer *peer, uint32_t rail)
+{
+	list_for_each (l, &peer->ready) {
+		struct verbs_frame *f = container_of(l, struct verbs_frame, link);
+		const struct verbs_frame_header *h = (const void *)f->data;
+
+		for (uint32_t i = 0; h->type == VERBS_CTS && i < h->count; i++) {
+			uint8_t *at = verbs_frame_body(f) + i * sizeof(struct verbs_grant);
+			struct verbs_grant g;
+
+			memcpy(&g, at, sizeof(g));
+			g.rails &= ~(1u << rail);
+			memcpy(at, &g, sizeof(g));
+		}
+	}
+}
+
 /* Both ends are drained. */
 void verbs_resume_ask(struct verbs_rail *rail)
 {

@@ -90,6 +90,7 @@ static void fill_blob(struct verbs_rail *rail, const struct ibv_port_attr *port)
 		.fragment = v->options.fragment,
 		.traffic_class = v->options.traffic_class,
 		.port = rail->port,
+		.device_index = (uint8_t)rail->dev->device->index,
 	};
 	memcpy(b->gid, rail->gid.raw, sizeof(b->gid));
 	snprintf(b->device, sizeof(b->device), "%.31s", rail->dev->device->name);
@@ -107,6 +108,7 @@ int verbs_rail_prepare(struct verbs_rail *rail, char *why, size_t size)
 	int r;
 
 	rdma_gid_text(&rail->gid, text);
+	rail->acked = rail->arrived = rail->remote_arrived = 0;
 	if (rail->dev->lost || d->gone) {
 		snprintf(why, size, "%s: the device is gone", d->name);
 		return -ENODEV;

@@ -140,6 +140,8 @@ struct verbs_rail {
 	uint32_t credits; /* frames that we may send */
 	uint32_t owed;	  /* credits that we owe */
 
+	/* Sends that the device says were acknowledged, what arrived; of this epoch. */
+	uint64_t acked, arrived, remote_arrived;
 	bool probe_acked;
 	uint32_t probes; /* writes of the trial that are not acknowledged */
 	uint64_t deadline;
@@ -324,6 +326,8 @@ bool verbs_mem_usable(const struct verbs_peer *peer, const void *base, size_t si
 
 /* ---- device.c ---------------------------------------------------------------------------- */
 void verbs_dev_close(struct verbs_dev *dev);
+/* All completions that are there; nothing more comes. */
+void verbs_dev_finish(struct verbs *v, struct verbs_dev *dev);
 /* Room for @entries more completions. Return: 0, negative errno and why. */
 int verbs_cq_reserve(struct verbs_dev *dev, uint32_t entries, struct verbs_cq **ret, char *why,
 		     size_t size);
@@ -398,7 +402,8 @@ void verbs_rail_describe(const struct verbs_rail *rail, char *buf, size_t size);
 /* Control frames. */
 void verbs_rail_down(struct verbs_peer *peer, const struct verbs_frame_header *h,
 		     const uint8_t *body);
-void verbs_rail_drained(struct verbs_peer *peer, const struct verbs_frame_header *h);
+void verbs_rail_drained(struct verbs_peer *peer, const struct verbs_frame_header *h,
+			const uint8_t *body);
 void verbs_rail_offered(struct verbs_peer *peer, const struct verbs_blob *blob);
 void verbs_rail_accepted(struct verbs_peer *peer, const struct verbs_blob *blob);
 
@@ -416,6 +421,10 @@ void verbs_rail_destroy_qps(struct verbs_rail *rail);
 /* ---- resume.c ---------------------------------------------------------------------------- */
 /* Asks about the fragments that were under way. */
 void verbs_resume_ask(struct verbs_rail *rail);
+/* The peer's memory has other keys on this rail: what it granted before cannot go there. */
+void verbs_forget_keys(struct verbs_peer *peer, uint32_t rail);
+/* The same for grants of ours that have not left yet. */
+void verbs_withdraw_keys(struct verbs_peer *peer, uint32_t rail);
 void verbs_resume_asked(struct verbs_peer *peer, const struct verbs_frame_header *h,
 			const uint8_t *body);
 void verbs_resume_answered(struct verbs_peer *peer, const struct verbs_frame_header *h,

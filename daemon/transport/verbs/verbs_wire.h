@@ -36,11 +36,12 @@ enum verbs_frame_type {
 	VERBS_RTS,	 /* from: the sender's message; count 1: any grant; body: wire header */
 	VERBS_CTS,	 /* to: that message; body: count grants */
 	VERBS_DOWN,	 /* rail, epoch; body: the reason, as text */
-	VERBS_DRAINED,	 /* rail, epoch: nothing arrives there any more */
-	VERBS_RESUME,	 /* rail, epoch; body: count tickets (uint32_t) */
-	VERBS_STATE,	 /* rail, epoch; body: those that did not arrive; answers RESUME */
-	VERBS_OPEN,	 /* rail; body: blob */
-	VERBS_OPENED,	 /* rail; body: blob */
+	VERBS_DRAINED, /* rail, epoch: nothing arrives there any more; body: how much did (uint64_t)
+			*/
+	VERBS_RESUME,  /* rail, epoch; body: count tickets (uint32_t) */
+	VERBS_STATE,   /* rail, epoch; body: those that did not arrive; answers RESUME */
+	VERBS_OPEN,    /* rail; body: blob */
+	VERBS_OPENED,  /* rail; body: blob */
 	/* Not sequenced; they belong to the rail that they come on. */
 	VERBS_CREDIT,
 	VERBS_PROBE, /* epoch; body: padding */
@@ -91,7 +92,8 @@ struct verbs_blob {
 	uint32_t fragment; /* largest */
 	uint8_t traffic_class;
 	uint8_t port;
-	uint8_t reserved[2];
+	uint8_t device_index; /* another one than in the blob before: keys of this rail are void */
+	uint8_t reserved;
 	char device[32];
 };
 

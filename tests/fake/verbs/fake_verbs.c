@@ -102,6 +102,16 @@ static int query_gid(struct ibv_context *context, uint8_t port, uint32_t index,
 	return 0;
 }
 
+static ssize_t query_gids(struct ibv_context *context, struct ibv_gid_entry *ret, size_t max)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < FAKE_GIDS && n < max; i++) {
+		n += query_gid(context, 1, i, &ret[n]) == 0;
+	}
+	return (ssize_t)n;
+}
+
 static int netdev(void *arg, uint32_t ifindex, struct verbs_netdev *ret)
 {
 	memset(ret, 0, sizeof(*ret));
@@ -449,6 +459,7 @@ const struct verbs_api fake_table = {
 	.query_device = query_device,
 	.query_port = query_port,
 	.query_gid = query_gid,
+	.query_gids = query_gids,
 	.netdev = netdev,
 	.read_file = read_file,
 	.read_link = read_link,
