@@ -31,6 +31,11 @@
 #include "util/clock.h"
 #include "util/farcopy.h"
 
+/*
+ * Turns in vain before the CPU is given away, while an operation is under way: a peer's message is
+ * often there by then, and every process on the CPU has its turn before we look again.
+ */
+#define LOOKS 3
 #define RUNS_PER_LOOP 8
 #define CHECK_INTERVAL (100 * CLOCK_NS_PER_MS)
 #define SLEEP_MS 200 /* while operations are in flight, so that time-outs are seen */
@@ -372,6 +377,7 @@ static void progress_main(void *arg)
 	struct progress *p = arg;
 	uint64_t spin = p->options.spin_us * CLOCK_NS_PER_US;
 	uint64_t idle_since = 0;
+	unsigned int looks = 0;
 
 	/* Waits for gates are shorter than what the kernel adds to others. */
 	prctl(PR_SET_TIMERSLACK, 1000);
@@ -383,8 +389,13 @@ static void progress_main(void *arg)
 			if (p->answered && p->busy == 0) {
 				sched_yield();
 			}
+			looks = 0;
 			continue;
 		}
+		if (p->busy > 0 && ++looks < LOOKS) {
+			continue;
+		}
+		looks = 0;
 		if (idle_since == 0) {
 			idle_since = p->now;
 		}
