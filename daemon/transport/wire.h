@@ -31,7 +31,7 @@ enum wire_type {
 	WIRE_P2P_RTS = 7,
 	WIRE_RAIL_FRAME = 8, /* payload: a frame of the verbs transport, while no rail is up */
 	WIRE_RAIL_WRITE = 9, /* payload: a fragment of it; tag = its ticket */
-	WIRE_GAUGE = 10, /* payload: nothing; to be answered, with the same seq and segment */
+	WIRE_GAUGE = 10,     /* payload: nothing; to be answered, with the same seq and segment */
 	WIRE_GAUGE_ACK = 11,
 	WIRE_TYPE_COUNT_
 };
