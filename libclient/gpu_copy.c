@@ -42,7 +42,8 @@ int gpu_copy(struct roce_client *client, const struct copy_list *list, bool out)
 	for (size_t i = 0; r == CUDA_SUCCESS && i < list->n; i++) {
 		CUdeviceptr user = (uintptr_t)segs[i].user, stage = (uintptr_t)segs[i].stage;
 
-		r = cu->MemcpyAsync(out ? user : stage, out ? stage : user, segs[i].size, stream);
+		r = out ? cuda_abi_upload(cu, user, segs[i].stage, segs[i].size, stream)
+			: cu->MemcpyAsync(stage, user, segs[i].size, stream);
 	}
 	if (r == CUDA_SUCCESS) {
 		r = cu->StreamSynchronize(stream);

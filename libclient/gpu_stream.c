@@ -146,7 +146,8 @@ static CUresult enqueue_copies(const struct cuda_abi *cu, CUstream stream,
 	for (size_t i = 0; r == CUDA_SUCCESS && i < list->n; i++) {
 		CUdeviceptr user = (uintptr_t)segs[i].user, stage = (uintptr_t)segs[i].stage;
 
-		r = cu->MemcpyAsync(out ? user : stage, out ? stage : user, segs[i].size, stream);
+		r = out ? cuda_abi_upload(cu, user, segs[i].stage, segs[i].size, stream)
+			: cu->MemcpyAsync(stage, user, segs[i].size, stream);
 	}
 	return r;
 }

@@ -20,6 +20,7 @@
 
 #include "proto/base.h"
 
+#define UPLOAD_PLAIN ((size_t)32 << 10)
 #define SYMBOL(member, name, optional)                            \
 	{                                                         \
 		name, offsetof(struct cuda_abi, member), optional \
@@ -71,6 +72,7 @@ static const struct {
 	SYMBOL(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", false),
 	SYMBOL(MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", false),
 	SYMBOL(MemcpyPeerAsync, "cuMemcpyPeerAsync", false),
+	SYMBOL(Memcpy2DAsync, "cuMemcpy2DAsync_v2", false),
 	SYMBOL(MemsetD8Async, "cuMemsetD8Async", false),
 	SYMBOL(StreamCreate, "cuStreamCreate", false),
 	SYMBOL(StreamCreateWithPriority, "cuStreamCreateWithPriority", false),
@@ -140,6 +142,41 @@ int cuda_abi_open(const char *path, struct cuda_abi *ret, char *err, size_t err_
 	dlclose(driver); /* RTLD_NODELETE: it stays */
 	*ret = abi;
 	return 0;
+}
+
+/* Two rows of @half bytes, one behind the other. */
+static CUresult upload_rows(const struct cuda_abi *abi, CUdeviceptr dst, const uint8_t *src,
+			    size_t half, CUstream stream)
+{
+	CUDA_MEMCPY2D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcHost = src,
+		.srcPitch = half,
+		.dstMemoryType = CU_MEMORYTYPE_UNIFIED, /* also what is mapped of the host */
+		.dstDevice = dst,
+		.dstPitch = half,
+		.WidthInBytes = half,
+		.Height = 2,
+	};
+
+	return abi->Memcpy2DAsync(&copy, stream);
+}
+
+/* See cuda_abi.h. */
+CUresult cuda_abi_upload(const struct cuda_abi *abi, CUdeviceptr dst, const void *src, size_t size,
+			 CUstream stream)
+{
+	const uint8_t *from = src;
+	CUresult r;
+
+	if (size >= UPLOAD_PLAIN || size < 2) {
+		return abi->MemcpyHtoDAsync(dst, src, size, stream);
+	}
+	r = upload_rows(abi, dst, from, size / 2, stream);
+	if (r == CUDA_SUCCESS && size % 2 != 0) {
+		r = upload_rows(abi, dst + size - 2, from + size - 2, 1, stream);
+	}
+	return r;
 }
 
 /* See cuda_abi.h. */

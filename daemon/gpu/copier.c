@@ -169,7 +169,7 @@ static CUresult piece_begin(struct gpu_device *d, struct copier_lane *lane, bool
 
 	while (c.size) {
 		uint64_t n = prepare(d, &c);
-		CUresult r = out ? cuda->MemcpyHtoDAsync(c.device, c.host, n, lane->stream)
+		CUresult r = out ? cuda_abi_upload(cuda, c.device, c.host, n, lane->stream)
 				 : cuda->MemcpyDtoHAsync(c.host, c.device, n, lane->stream);
 
 		if (r != CUDA_SUCCESS) {

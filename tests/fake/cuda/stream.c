@@ -483,6 +483,24 @@ FAKE_API CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdevice
 	return dst_ctx && src_ctx ? copy(stream, dst, src, size) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+FAKE_API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	CUresult r = CUDA_SUCCESS;
+	uintptr_t dst, src;
+
+	FAKE_ENTER_CTX("cuMemcpy2DAsync");
+	dst = c->dstMemoryType == CU_MEMORYTYPE_HOST ? (uintptr_t)c->dstHost : c->dstDevice;
+	src = c->srcMemoryType == CU_MEMORYTYPE_HOST ? (uintptr_t)c->srcHost : c->srcDevice;
+	if (c->srcPitch < c->WidthInBytes || c->dstPitch < c->WidthInBytes) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	for (size_t y = 0; r == CUDA_SUCCESS && y < c->Height; y++) {
+		r = copy(stream, dst + (c->dstY + y) * c->dstPitch + c->dstXInBytes,
+			 src + (c->srcY + y) * c->srcPitch + c->srcXInBytes, c->WidthInBytes);
+	}
+	return r;
+}
+
 FAKE_API CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
 {
 	struct work w = {.kind = WORK_SET, .dst = dst, .value = value, .size = n};
