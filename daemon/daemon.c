@@ -41,6 +41,7 @@
 #define STOP_DEADLINE_MS 1800 /* a clean stop takes at most 2 s */
 /* Arithmetic on less is over before another thread has heard of it. */
 #define REDUCE_MIN (64u << 10)
+#define IO_THREADS_MAX 6 /* more did not help on 16 CPUs */
 #define NSETTINGS 4
 #define NSIGNALS 3
 
@@ -399,9 +400,15 @@ static int init_host(struct daemon *d)
 	return err_trace(host_init(&d->host, d->config));
 }
 
+/* System calls of TCP take more time than sums do. */
 static unsigned int io_threads(const struct config *c)
 {
-	return c->io_threads < 0 ? workers_suit(thread_cpus()) : (unsigned int)c->io_threads;
+	unsigned int cpus = thread_cpus();
+
+	if (c->io_threads >= 0) {
+		return (unsigned int)c->io_threads;
+	}
+	return cpus <= 4 ? 0 : MIN(MAX(cpus * 3 / 8, 1), IO_THREADS_MAX);
 }
 
 static void on_gpu(uv_poll_t *poll, int status, int events)
