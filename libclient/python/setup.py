@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
-"""Puts the built library (and daemon) of $ROCECOMM_BUILD, a meson build directory, into the wheel.
+"""Puts the built library (and daemon) of $ROCECOMM_BUILD into the wheel.
 
-Without ROCECOMM_BUILD the wheel has Python only, and uses the system's libroceclient.
+ROCECOMM_BUILD is a meson build directory, or what tools/bundle made: then the libraries that those two
+need are in the wheel as well. Without it the wheel has Python only, and uses the system's library.
 """
+import glob
 import os
 import shutil
 
@@ -12,6 +14,9 @@ from setuptools.command.build_py import build_py
 
 BUILD = os.environ.get("ROCECOMM_BUILD")
 FILES = {"libroceclient.so.0": "libclient/libroceclient.so.0", "rocecommd": "daemon/rocecommd"}
+if BUILD and os.path.exists(os.path.join(BUILD, "libroceclient.so.0")):
+    FILES = {os.path.basename(path): os.path.basename(path) for path in glob.glob(BUILD + "/lib*.so.*")}
+    FILES["rocecommd"] = "rocecommd"
 
 
 class BuildWithLibrary(build_py):
@@ -25,7 +30,7 @@ class BuildWithLibrary(build_py):
             path = os.path.join(BUILD, source)
             if os.path.exists(path):
                 shutil.copy2(os.path.realpath(path), os.path.join(self.build_lib, "rocecomm", name))
-            elif name.endswith(".so.0"):
+            elif name != "rocecommd":
                 raise SystemExit(f"setup.py: {path} does not exist: build it, or unset ROCECOMM_BUILD")
 
 

@@ -536,6 +536,8 @@ def test_shared_memory():
     mine += RANK
     dist.all_reduce(mine)
     equal(mine, torch.full((1000, 10), float(sum(range(SIZE)))), "shared memory")
+    array = rocecomm.empty(1000, "float32")  # of the same client
+    check(rocecomm.process_client().is_shared(torch.from_numpy(array).data_ptr(), 4000), "not shared with the backend")
     state = rocecomm.torch.status()
     check(state["size"] == SIZE and state["path"] and state["error"] is None, f"{state}")
 

@@ -13,7 +13,7 @@ Arrays are NumPy arrays, PyTorch tensors, or whatever speaks DLPack, in host mem
 own interface there is the backend "roce" of torch.distributed: see rocecomm.torch.
 """
 from ._lib import library_path, lib as _library
-from .client import Client, connect
+from .client import Client, connect, empty, process_client
 from .comm import Communicator
 from .dtypes import DType, Op
 from .errors import (
@@ -46,8 +46,10 @@ __all__ = [
     "RoceError",
     "WaitTimeout",
     "connect",
+    "empty",
     "library_path",
     "library_version",
+    "process_client",
     "wait_all",
     "wait_any",
 ]

@@ -4,9 +4,10 @@
 import contextlib
 import ctypes
 import os
+import threading
 import weakref
 from ctypes import byref, c_int, c_void_p, sizeof
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, Optional, Sequence, Union
 
 from . import _lib
 from ._lib import lib
@@ -184,6 +185,33 @@ class Client:
             lib.roce_group_end(self.handle)
             raise
         check(lib.roce_group_end(self.handle))
+
+
+_lock = threading.Lock()
+_process: Dict[int, Client] = {}  # by process: a forked child makes its own
+
+
+def process_client(name: Optional[str] = None) -> Client:
+    """The process's own connection, made by the first call. The backend "roce" uses it, too."""
+    with _lock:
+        found = _process.get(os.getpid())
+        if found is None or not found.handle:
+            found = _process[os.getpid()] = Client(name=name)
+        return found
+
+
+def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32", huge: bool = False) -> Any:
+    """Client.empty() of process_client()."""
+    return process_client().empty(shape, dtype, huge)
+
+
+def _in_child() -> None:
+    """Another thread may have held the lock when the parent forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def connect(

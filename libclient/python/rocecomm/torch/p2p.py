@@ -10,8 +10,10 @@ The first receive that names another tag, or no source, starts the matcher: a th
 receives of the group from then on. It reads cells as they arrive, and keeps what nobody waits for
 yet. Senders know nothing of it.
 """
+import atexit
 import struct
 import threading
+import weakref
 from collections import deque
 from ctypes import byref, c_size_t, c_uint8, c_void_p, memmove
 from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
@@ -193,6 +195,18 @@ class _Known(Work):
     dtype = 0
 
 
+_running: "weakref.WeakSet[Matcher]" = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """At exit: no thread may return from the library into an interpreter that is gone."""
+    for matcher in list(_running):
+        matcher.stop()
+
+
+atexit.register(_stop_all)
+
+
 class Matcher:
     """See the title. One thread; `_lock` guards all but what the thread alone uses."""
 
@@ -206,6 +220,7 @@ class Matcher:
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="rocecomm-matcher", daemon=True)
         self._thread.start()
+        _running.add(self)
 
     def add(self, work: _Receive) -> None:
         """Takes a receive."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
-from ..client import Client, connect
+from ..client import Client, process_client
 from ..comm import Communicator
 from .pool import Pool
 from .share import Shared
@@ -21,6 +21,15 @@ _lock = threading.Lock()
 _state: Dict[str, Any] = {}
 
 
+def _in_child() -> None:
+    """Another thread may have held the lock when the parent forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def client() -> Client:
     """The process's connection; made by the first call, anew in a forked child."""
     with _lock:
@@ -28,7 +37,7 @@ def client() -> Client:
             mark_callbacks()
             _state.clear()
             try:
-                _state["client"] = connect(name=_name())
+                _state["client"] = process_client(_name())
             except errors.RoceError as error:
                 raise BackendError(f"roce: {error}") from error
             _state["pool"] = Pool(_state["client"])

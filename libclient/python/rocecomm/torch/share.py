@@ -69,7 +69,7 @@ class Shared:
     def place(self, tensor: torch.Tensor, ptr: int, nbytes: int, frames: int) -> int:
         """The address to post for a dense tensor. A bucket that comes a second time is moved."""
         moved = self._moved.get(ptr)
-        if moved is not None:
+        if moved is not None and moved.storage.data_ptr() == ptr:
             return moved.base if nbytes <= moved.nbytes else ptr
         if not self._enabled or not _from_reducer(frames + 1):
             return ptr
