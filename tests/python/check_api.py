@@ -245,6 +245,18 @@ def test_interrupt():
         comm.allreduce(numpy.zeros(3))
 
 
+def test_interrupted_join():
+    """Ctrl-C leaves a join that waits for other ranks."""
+    if RANK == 0:
+        unique = STATE["client"].unique_id()
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        begun = time.monotonic()
+        raises(KeyboardInterrupt, lambda: STATE["client"].communicator(unique, 0, 2, join_timeout=5))
+        check(time.monotonic() - begun < 1, f"the join was left after {time.monotonic() - begun:.2f} s")
+        time.sleep(5)  # its thread ends with the daemon's answer
+    STATE["comm"].barrier()
+
+
 def test_communicators():
     comm = STATE["comm"]
     check((comm.rank, comm.size, comm.hosts) == (RANK, SIZE, 1), f"{comm.rank} {comm.size} {comm.hosts}")

@@ -7,12 +7,12 @@ import os
 import threading
 import weakref
 from ctypes import byref, c_int, c_void_p, sizeof
-from typing import Any, Dict, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 from . import _lib
 from ._lib import lib
 from .comm import Communicator, comm_options
-from .errors import check
+from .errors import check, last_error
 
 _HUGE = 1
 _TEXT = 1024
@@ -49,6 +49,21 @@ class _State:
 def _free_block(state: _State, ptr: int) -> None:
     if state.handle and state.pid == os.getpid():
         lib.roce_mem_free(state.handle, ptr)
+
+
+def _interruptible(call: Callable[[], int]) -> None:
+    """Makes a call that waits for other ranks on a thread, so that Ctrl-C leaves it at once."""
+    outcome: List[Optional[BaseException]] = []
+
+    def run() -> None:
+        status = call()
+        outcome.append(last_error(status) if status else None)
+
+    thread = threading.Thread(target=run, name="rocecomm-join", daemon=True)
+    thread.start()
+    thread.join()
+    if outcome[0] is not None:
+        raise outcome[0]
 
 
 class Client:
@@ -111,7 +126,8 @@ class Client:
         ident = _lib.UniqueId.from_buffer_copy(unique_id)
         options = comm_options(name, join_timeout, arrival_timeout, transfer_timeout)
         handle = c_void_p()
-        check(lib.roce_comm_init(self.handle, byref(ident), rank, size, byref(options), byref(handle)))
+        client = self.handle
+        _interruptible(lambda: int(lib.roce_comm_init(client, byref(ident), rank, size, byref(options), byref(handle))))
         return Communicator(self, handle)
 
     def communicator_from_env(
@@ -124,7 +140,8 @@ class Client:
         """Joins with rank, size and meeting place from torchrun, Open MPI, PMIx or Slurm."""
         options = comm_options(name, join_timeout, arrival_timeout, transfer_timeout)
         handle = c_void_p()
-        check(lib.roce_comm_init_env(self.handle, byref(options), byref(handle)))
+        client = self.handle
+        _interruptible(lambda: int(lib.roce_comm_init_env(client, byref(options), byref(handle))))
         return Communicator(self, handle)
 
     def alloc(self, nbytes: int, huge: bool = False) -> Any:
