@@ -52,11 +52,6 @@ if BACKEND == "roce":
         if "gloo" in names:
             names.add(BACKEND)
     suite.BACKEND = LikeGloo(BACKEND)
-    for name in ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_rank_0_timeout",
-                 "test_monitored_barrier_gloo_subgroup"):
-        setattr(suite.DistributedTest._DistTestBase, name, unittest.skip(
-            "torch.distributed.monitored_barrier refuses every backend but Gloo by its name")(
-                getattr(suite.DistributedTest._DistTestBase, name)))
 os.environ["BACKEND"] = BACKEND
 torch.set_num_threads(1)
 
