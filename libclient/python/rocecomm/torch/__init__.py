@@ -7,6 +7,7 @@
 From PyTorch 2.5 on, the package's entry point registers the backend by itself; before, write
 `import rocecomm.torch` first. Everything else in the program stays as it is.
 """
+import importlib
 import os
 from typing import Any, Sequence
 
@@ -29,6 +30,7 @@ def register() -> None:
     else:
         dist.Backend.register_backend("roce", _create, extended_api=True)
     offer()
+    importlib.import_module(".group", __name__)  # now: init_process_group() would wait for it
 
 
 def _create(options: Any, _pg_options: Any) -> Any:
