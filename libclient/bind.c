@@ -9,6 +9,9 @@
  * the post and out after completion; blocks of v-variants are moved one by one, so that gaps
  * between them are neither read nor written.
  *
+ * Memory of a GPU that the daemon has is such a place too; but what is small and posted by a stream
+ * is staged all the same, see place_small().
+ *
  * Thread: any      Owns: nothing (blocks go to the request)      Locks: the client's lock, inside
  */
 #include "libclient/post.h"
@@ -19,6 +22,7 @@
 #include "libclient/comm.h"
 #include "libclient/error.h"
 #include "libclient/gpu.h"
+#include "libclient/group.h"
 #include "libclient/roceclient.h"
 #include "proto/base.h"
 
@@ -30,6 +34,7 @@ struct place {
 	struct roce_buffer *mirror;
 	bool block;	  /* needs a staging block */
 	bool pinned;	  /* the driver knows the user's memory */
+	bool exported;	  /* of a device, and the daemon has it */
 	unsigned int gpu; /* 1 + device, if the memory is a device's */
 };
 
@@ -81,6 +86,7 @@ static int place_gpu(struct roce_client *client, const struct post_region *regio
 	p->gpu = g.kind == GPU_HOST ? 0 : (unsigned int)g.device + 1;
 	if (g.kind == GPU_EXPORTED) {
 		p->block = false;
+		p->exported = true;
 		p->buffer = g.buffer;
 		p->off = g.off;
 	}
@@ -159,6 +165,57 @@ static int place_blocks(struct op *op, const struct post_shape *shape, struct pl
 	return e;
 }
 
+static size_t small_size(const struct op *op, const struct post_region *region,
+			 const struct place *p)
+{
+	size_t size = coll_kind_is_v(op->desc.kind) ? STAGING_SLAB / 2 : region->size;
+
+	return p->exported ? staging_class_size(staging_class(size)) : 0;
+}
+
+/*
+ * Small operations on memory that the daemon has: the stream copies them to staging and back by
+ * itself, which spares the daemon's copies and two hand-overs between its threads. Not in a group,
+ * where inputs would be copied before the operations ahead of them have ended. Return: 0, or the
+ * status of a lost daemon; *send and *recv are as before when the small path is not to be had.
+ */
+static int place_small(struct op *op, const struct post_shape *shape, struct place *send,
+		       struct place *recv)
+{
+	size_t size = small_size(op, &shape->send, send) + small_size(op, &shape->recv, recv);
+	struct roce_client *client = op->comm->client;
+	struct place s = *send, r = *recv;
+	bool room;
+	int e;
+
+	if (!op->streamed || size == 0 || group_current() ||
+	    MAX(shape->send.size, shape->recv.size) > GPU_SMALL) {
+		return 0;
+	}
+	pthread_mutex_lock(&client->lock);
+	room = client->gpu.small + size <= GPU_SMALL_ROOM;
+	if (room) {
+		client->gpu.small += size;
+		op->request->small = size;
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (!room) {
+		return 0;
+	}
+	s.block |= s.exported;
+	r.block |= r.exported;
+	e = place_blocks(op, shape, &s, &r);
+	if (e == 0) {
+		*send = s;
+		*recv = r;
+		return 0;
+	}
+	pthread_mutex_lock(&client->lock);
+	request_release(op->request);
+	pthread_mutex_unlock(&client->lock);
+	return conn_dead(&client->conn) ? e : 0;
+}
+
 /* What to copy between a region and its stage. */
 static int copy_list_make(const struct post_region *region, uint8_t *stage, struct copy_list *ret)
 {
@@ -226,37 +283,49 @@ static int bind_arrays(struct op *op, const struct post_shape *shape)
 	return 0;
 }
 
-int op_bind(struct op *op, const struct post_args *args, const struct post_shape *shape)
+/* Where both sides are, and a place for what is nowhere. */
+static int place_both(struct op *op, const struct post_args *args, const struct post_shape *shape,
+		      struct place *send, struct place *recv)
 {
 	struct roce_client *client = op->comm->client;
+	int r;
+
+	pthread_mutex_lock(&client->lock);
+	r = place_find(client, args, &shape->send, "send", send);
+	if (r == 0) {
+		r = place_find(client, args, &shape->recv, "recv", recv);
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (r == 0) {
+		r = place_gpu(client, &shape->send, send);
+	}
+	if (r == 0) {
+		r = place_gpu(client, &shape->recv, recv);
+	}
+	if (r == 0) {
+		r = place_stream(op, &shape->send, "send", send);
+	}
+	if (r == 0) {
+		r = place_stream(op, &shape->recv, "recv", recv);
+	}
+	if (r == 0) {
+		r = place_small(op, shape, send, recv);
+	}
+	if (r == 0 && op->request->small == 0 && (send->block || recv->block || shape->copy_send)) {
+		r = place_blocks(op, shape, send, recv);
+	}
+	return r;
+}
+
+int op_bind(struct op *op, const struct post_args *args, const struct post_shape *shape)
+{
 	struct roce_request *request = op->request;
 	/* Of a broadcast each rank uses one side, though both are named. */
 	bool reads = args->kind != COLL_BROADCAST || args->root == op->comm->rank;
 	bool writes = args->kind != COLL_BROADCAST || args->root != op->comm->rank;
 	struct place send = {.buffer = 0}, recv = {.buffer = 0};
-	int r;
+	int r = place_both(op, args, shape, &send, &recv);
 
-	pthread_mutex_lock(&client->lock);
-	r = place_find(client, args, &shape->send, "send", &send);
-	if (r == 0) {
-		r = place_find(client, args, &shape->recv, "recv", &recv);
-	}
-	pthread_mutex_unlock(&client->lock);
-	if (r == 0) {
-		r = place_gpu(client, &shape->send, &send);
-	}
-	if (r == 0) {
-		r = place_gpu(client, &shape->recv, &recv);
-	}
-	if (r == 0) {
-		r = place_stream(op, &shape->send, "send", &send);
-	}
-	if (r == 0) {
-		r = place_stream(op, &shape->recv, "recv", &recv);
-	}
-	if (r == 0 && (send.block || recv.block || shape->copy_send)) {
-		r = place_blocks(op, shape, &send, &recv);
-	}
 	if (r == 0) {
 		r = bind_arrays(op, shape);
 	}

@@ -34,6 +34,13 @@
 #define GPU_DEVICES 64
 #define GPU_REASON 400
 
+/*
+ * Operations of a stream with at most so many bytes a side are copied by the stream, through our
+ * staging, also where the daemon has the memory; and so much staging, all in all.
+ */
+#define GPU_SMALL ((size_t)64 << 10)
+#define GPU_SMALL_ROOM ((size_t)16 << 20)
+
 struct roce_client;
 struct copy_list;
 struct op;
@@ -104,6 +111,7 @@ struct gpu {
 	CUdeviceptr page_dev;	 /* the session page as devices see it; 0: not pinned yet */
 	CUdeviceptr moved_dev;
 	_Atomic uint32_t open; /* gated operations that are not settled */
+	size_t small;	       /* staging of small operations in flight; the client's lock */
 
 	pthread_t watchdog;
 	bool watching;

@@ -137,18 +137,22 @@ int gpu_stream_check(struct roce_client *client, void *stream, const char *what)
 	return r == 0 ? gpu_watch(client) : r;
 }
 
-static CUresult enqueue_copies(const struct cuda_abi *cu, CUstream stream,
-			       const struct copy_list *list, bool out)
+static CUresult enqueue_copies(const struct op *op, const struct copy_list *list, bool out)
 {
 	const struct copy_seg *segs = list->many ? list->many : &list->one;
+	const struct cuda_abi *cu = gpu_cuda();
+	CUstream stream = op->stream;
 	CUresult r = CUDA_SUCCESS;
+	uint64_t bytes = 0;
 
 	for (size_t i = 0; r == CUDA_SUCCESS && i < list->n; i++) {
 		CUdeviceptr user = (uintptr_t)segs[i].user, stage = (uintptr_t)segs[i].stage;
 
 		r = out ? cuda_abi_upload(cu, user, segs[i].stage, segs[i].size, stream)
 			: cu->MemcpyAsync(stage, user, segs[i].size, stream);
+		bytes += segs[i].size;
 	}
+	request_count_staged(op->comm->client, bytes);
 	return r;
 }
 
@@ -171,7 +175,7 @@ int gpu_stream_post(struct op *op)
 	CUresult r = enter(cu, stream);
 
 	if (r == CUDA_SUCCESS) {
-		r = enqueue_copies(cu, stream, &op->in, false);
+		r = enqueue_copies(op, &op->in, false);
 		if (r == CUDA_SUCCESS) {
 			r = cu->StreamWriteValue32(stream, gate, request->generation,
 						   CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -194,7 +198,7 @@ int gpu_stream_wait(struct op *op)
 		r = cu->StreamWaitValue32(stream, cell, request->generation,
 					  CU_STREAM_WAIT_VALUE_GEQ);
 		if (r == CUDA_SUCCESS) {
-			r = enqueue_copies(cu, stream, &op->out, true);
+			r = enqueue_copies(op, &op->out, true);
 		}
 		if (r == CUDA_SUCCESS && request->copies) {
 			r = cu->StreamWriteValue32(

@@ -21,7 +21,7 @@
 
 #define CHUNK_MORE 1024
 
-static void count_staged(struct roce_client *client, uint64_t bytes)
+void request_count_staged(struct roce_client *client, uint64_t bytes)
 {
 	if (bytes) {
 		/* relaxed: for people to look at, see status_json.c */
@@ -42,7 +42,7 @@ static int copy_any(struct roce_client *client, const struct copy_list *list, bo
 		}
 		bytes += segs[i].size;
 	}
-	count_staged(client, bytes);
+	request_count_staged(client, bytes);
 	return r;
 }
 
@@ -126,14 +126,15 @@ struct roce_request *request_new(struct roce_client *client, struct roce_comm *c
 	return request;
 }
 
-/* Gives back what an operation needed while it ran. Lock held. */
-static void request_release(struct roce_request *request)
+void request_release(struct roce_request *request)
 {
 	for (unsigned int i = 0; i < REQUEST_BLOCKS; i++) {
 		if (request->blocks[i]) {
 			staging_put(request->client, take_ptr(request->blocks[i]));
 		}
 	}
+	request->client->gpu.small -= request->small;
+	request->small = 0;
 	copy_list_deinit(&request->out);
 	request->mirror = NULL;
 }

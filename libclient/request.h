@@ -67,6 +67,8 @@ static inline bool ranges_overlap(const void *a, size_t a_size, const void *b, s
 int copy_in(struct roce_client *client, const struct copy_list *list);
 int copy_out(struct roce_client *client, const struct copy_list *list);
 void copy_list_deinit(struct copy_list *list);
+/* For rocectl: bytes copied between staging and the user's memory. */
+void request_count_staged(struct roce_client *client, uint64_t bytes);
 
 enum { REQUEST_SEND, REQUEST_RECV, REQUEST_ARGS, REQUEST_BLOCKS };
 
@@ -81,6 +83,7 @@ struct roce_request {
 	uint8_t kind;
 	bool gated;				      /* a stream posts it and waits for it */
 	bool copies;				      /* gated: the stream also copies */
+	size_t small;				      /* of gpu.small */
 	bool detached;				      /* nobody holds it: freed when it has ended */
 	struct staging_block *blocks[REQUEST_BLOCKS]; /* returned when finished */
 	struct roce_buffer *mirror;		      /* that the result is copied out of */
@@ -117,6 +120,8 @@ void request_pool_deinit(struct request_pool *pool);
 
 /* Takes a request. Lock held. Return: NULL without memory. */
 struct roce_request *request_new(struct roce_client *client, struct roce_comm *comm, uint8_t kind);
+/* Gives back what an operation needed while it ran. Lock held. */
+void request_release(struct roce_request *request);
 /* Returns blocks and copy list, whatever the state. Lock held. */
 void request_free(struct roce_request *request);
 

@@ -95,6 +95,29 @@ def gpu_matrix_2x3(ctx):
 
 
 @test
+def gpu_small_operations(ctx):
+    """Up to 64 KiB the stream copies by itself, above the daemon does."""
+    with ctx.lab(2) as lab:
+        daemons = daemons_of(lab)
+
+        def moved(size):
+            job = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=60", f"--bytes={size}")
+            job.wait_ready()
+            status = daemons[0].status()
+            job.kill()
+            wait_for("the client to be forgotten", lambda: not daemons[0].status()["clients"], 10)
+            return (sum(c["bytes_staged"] for c in status["clients"]),
+                    sum(g["bytes_from_gpu"] + g["bytes_to_gpu"] for g in status["gpus"]))
+
+        client, daemon = moved(65536)
+        expect(client > 0 and daemon == 0, f"64 KiB: {client} by the client, {daemon} by the daemon")
+        below = client
+        client, daemon = moved(131072)
+        expect(client == 0 and daemon > 0, f"128 KiB: {client} by the client, {daemon} by the daemon")
+        return f"{below} bytes by the client, {daemon} by the daemon"
+
+
+@test
 def gpu_memory_that_comes_and_goes(ctx):
     """Freed and allocated again at the same addresses: never an old mapping; all given back."""
     with ctx.lab(2) as lab:

@@ -9,7 +9,7 @@
  *
  * Thread: the test's      Owns: nothing      Locks: none
  */
-#include "test_client.h"
+#include "test_gpu.h"
 
 #include <dlfcn.h>
 #include <poll.h>
@@ -20,72 +20,12 @@
 
 #include "libclient/client.h"
 #include "proto/base.h"
-#include "proto/cuda_abi.h"
 #include "proto/gpu.h"
 
 #define UNIT ((size_t)64 << 10) /* of the fake's cuMemCreate() */
 
-static struct fake fake;
-static struct roce_client *client;
-static struct cuda_abi cu;
-static CUstream stream;
-
-static void start(void)
-{
-	char err[256];
-	CUcontext ctx;
-
-	cr_assert_eq(cuda_abi_open(NULL, &cu, err, sizeof(err)), 0, "%s", err);
-	cr_assert_eq(cu.Init(0), CUDA_SUCCESS);
-	cr_assert_eq(cu.DevicePrimaryCtxRetain(&ctx, 0), CUDA_SUCCESS);
-	cr_assert_eq(cu.CtxSetCurrent(ctx), CUDA_SUCCESS);
-	cr_assert_eq(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-}
-
-static void setup(void)
-{
-	start();
-	fake_start(&fake);
-	client = test_connect(&fake);
-	fake_set(&fake, run, true);
-}
-
-static void teardown(void)
-{
-	roce_disconnect(client);
-	fake_stop(&fake);
-}
-
 TestSuite(gpu, .init = setup, .fini = teardown, .timeout = 240);
 TestSuite(gpu_env, .fini = teardown, .timeout = 240); /* sets the fake up first */
-
-static CUdeviceptr device_alloc(size_t size)
-{
-	CUdeviceptr p;
-
-	cr_assert_eq(cu.MemAlloc(&p, size), CUDA_SUCCESS);
-	return p;
-}
-
-static void put(CUdeviceptr p, const void *from, size_t size)
-{
-	cr_assert_eq(cu.Memcpy(p, (uintptr_t)from, size), CUDA_SUCCESS);
-}
-
-static void get(CUdeviceptr p, void *to, size_t size)
-{
-	cr_assert_eq(cu.Memcpy((uintptr_t)to, p, size), CUDA_SUCCESS);
-}
-
-static void *ptr(CUdeviceptr p)
-{
-	return (void *)(uintptr_t)p;
-}
-
-static void sync_stream(void)
-{
-	cr_assert_eq(cu.StreamSynchronize(stream), CUDA_SUCCESS);
-}
 
 /* A reservation with @n mapped allocations of @units each. */
 static CUdeviceptr vmm(CUdeviceptr at, size_t n, size_t units, unsigned int types)
@@ -108,23 +48,6 @@ static CUdeviceptr vmm(CUdeviceptr at, size_t n, size_t units, unsigned int type
 	return at;
 }
 
-/* Moves @n bytes from @a to @b by a stream and looks at them. */
-static void moves(struct roce_comm *comm, CUdeviceptr a, CUdeviceptr b, size_t n)
-{
-	uint8_t *in = malloc(n), *out = calloc(1, n);
-
-	for (size_t i = 0; i < n; i++) {
-		in[i] = (uint8_t)(i * 7 + n);
-	}
-	put(a, in, n);
-	ok(roce_allreduce_stream(ptr(a), ptr(b), n, ROCE_U8, ROCE_SUM, comm, stream, NULL));
-	sync_stream();
-	get(b, out, n);
-	cr_assert_eq(memcmp(in, out, n), 0, "%zu bytes differ", n);
-	free(in);
-	free(out);
-}
-
 Test(gpu, ipc_allocation_is_handed_over_once)
 {
 	struct roce_comm *comm = test_comm(client, 0, 1);
@@ -134,9 +57,9 @@ Test(gpu, ipc_allocation_is_handed_over_once)
 
 	/* Four views at odd offsets, and the whole: one allocation, one buffer. */
 	for (size_t i = 0; i < 4; i++) {
-		moves(comm, p + 1000 * i + 3, p + 500000 + 70000 * i + 1, 900 + 17 * i);
+		moves(comm, p + 1000 * i + 3, p + 500000 + 70000 * i + 1, GPU_SMALL + 1 + 17 * i);
 	}
-	moves(comm, p, p + 1000, 900);
+	moves(comm, p, p + 500000, 2 * GPU_SMALL);
 	cr_assert_eq(fake_get(&fake, seen[MSG_GPU_ALLOC_REGISTER]), 1);
 	cr_assert_eq(fake_get(&fake, seen[MSG_GPU_BUFFER_REGISTER]), 1);
 	last = fake_get(&fake, last_alloc);
@@ -156,10 +79,10 @@ Test(gpu, freed_and_used_again)
 	for (unsigned int i = 0; i < 8; i++) {
 		p = device_alloc(200000);
 		other = device_alloc(200000);
-		moves(comm, p, other, 1000 + i);
+		moves(comm, p, other, GPU_SMALL + 1000 + i);
 		cr_assert_eq(cu.MemFree(p), CUDA_SUCCESS);
 		q = device_alloc(200000);
-		moves(comm, q, other, 2000 + i);
+		moves(comm, q, other, GPU_SMALL + 2000 + i);
 		cr_assert_eq(cu.MemFree(q), CUDA_SUCCESS);
 		cr_assert_eq(cu.MemFree(other), CUDA_SUCCESS);
 	}
@@ -177,7 +100,7 @@ Test(gpu, segments_under_one_tensor)
 	CUdeviceptr va = vmm(0, 3, 2, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	CUdeviceptr to = device_alloc(16 * UNIT);
 
-	moves(comm, va + 5, to, 100); /* inside one: its neighbours come along */
+	moves(comm, va + 5, to, GPU_SMALL + 1); /* inside one: its neighbours come along */
 	cr_assert_eq(fake_get(&fake, seen[MSG_GPU_ALLOC_REGISTER]), 4);
 	moves(comm, va + 2 * UNIT - 50, to + 1, 3 * UNIT); /* spanning three */
 	moves(comm, to, va + UNIT, 4 * UNIT);
@@ -293,18 +216,19 @@ Test(gpu, order_of_one_stream_and_of_two)
 Test(gpu, gate_and_flags_of_a_descriptor)
 {
 	struct roce_comm *comm = test_comm(client, 0, 2);
-	CUdeviceptr p = device_alloc(8192);
+	size_t at = 2 * GPU_SMALL, count = GPU_SMALL / sizeof(float) + 1;
+	CUdeviceptr p = device_alloc(4 * GPU_SMALL);
 	struct roce_request *request;
 	_Atomic uint32_t *gates;
 	struct shm_desc d;
 
 	fake_set(&fake, run, false);
-	ok(roce_allreduce_stream(ptr(p + 8), ptr(p + 4096), 16, ROCE_F32, ROCE_MAX, comm, stream,
+	ok(roce_allreduce_stream(ptr(p + 8), ptr(p + at), count, ROCE_F32, ROCE_MAX, comm, stream,
 				 &request));
 	cr_assert_eq(fake_pop(&fake, &d, 1), 1);
 	cr_assert_eq(d.flags, SHM_DESC_GATED);
 	cr_assert_eq(d.send_off, 8);
-	cr_assert_eq(d.recv_off, 4096);
+	cr_assert_eq(d.recv_off, at);
 	cr_assert_eq(d.send_buf, d.recv_buf);
 	gates = shm_gates(fake.sessions[0].page, SHM_FULL_SIZE);
 	for (int i = 0; i < 1000 && atomic_load(&gates[d.ticket]) != d.generation; i++) {
@@ -514,7 +438,7 @@ Test(gpu_env, errors_of_the_driver)
 	struct roce_comm *comm;
 	CUdeviceptr p, q;
 
-	setenv("FAKE_CUDA_FAIL", "cuIpcGetMemHandle=304@0x1,cuStreamWriteValue32=1@3x1", 1);
+	setenv("FAKE_CUDA_FAIL", "cuIpcGetMemHandle=304@0x1,cuStreamWriteValue32=1@4x1", 1);
 	setup();
 	comm = test_comm(client, 0, 1);
 	p = device_alloc(8192);
