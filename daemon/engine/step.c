@@ -35,7 +35,7 @@ void step_done(struct step_state *st)
 	for (uint32_t i = 0; i < step->nsucc; i++) {
 		struct step_state *next = &run->steps[plan->succ[step->first_succ + i]];
 
-		if (--next->deps == 0) {
+		if (--next->deps == 0 && next->state == STEP_WAITING) {
 			next->state = STEP_READY;
 			run->ready[run->nready++] = next->index;
 		}
@@ -291,8 +291,49 @@ void op_wrong_length(struct op *op, uint32_t host, uint64_t ours, uint64_t their
 }
 
 /*
- * The rules of plans say that a receive waits for local work only, so at worst that work is done
- * here and now. Return: the step, ready for the message; NULL when it has not begun.
+ * In place a receive waits for a send from the same memory. The message answers what was sent
+ * there, so its bytes have left that memory, though whoever sent them may not have said so yet: an
+ * I/O thread that lost its CPU on the return from sendmsg(), or another completion queue.
+ */
+static bool sends_are_over(const struct op_run *run, uint32_t at)
+{
+	const struct plan *plan = run->ctx->entry->plan;
+
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		const struct plan_step *step = &plan->steps[i];
+
+		if (run->steps[i].state == STEP_DONE ||
+		    (step->kind == PLAN_SEND && run->steps[i].state == STEP_POSTED)) {
+			continue;
+		}
+		for (uint32_t k = 0; k < step->nsucc; k++) {
+			if (plan->succ[step->first_succ + k] == at) {
+				return false;
+			}
+		}
+	}
+	return true;
+}
+
+/* Begins a receive that waits for such sends; step_done() of these leaves it alone. */
+static bool claim_answer(struct op_run *run, uint32_t at)
+{
+	struct step_state *st = &run->steps[at];
+
+	/* deps: 0 while the run's input is still being copied */
+	if (!run->active || st->state != STEP_WAITING || st->deps == 0 ||
+	    !sends_are_over(run, at)) {
+		return false;
+	}
+	step_iov(st, &st->length);
+	st->state = STEP_POSTED;
+	return true;
+}
+
+/*
+ * The rules of plans say that a receive waits only for local work and for sends that it answers, so
+ * at worst that work is done here and now. Return: the step, ready for the message; NULL when it
+ * has not begun.
  */
 static struct step_state *claim(struct op *op, uint32_t host, const struct wire_header *h)
 {
@@ -309,7 +350,10 @@ static struct step_state *claim(struct op *op, uint32_t host, const struct wire_
 			return NULL;
 		}
 	}
-	return run->active && run->steps[at].state == STEP_POSTED ? &run->steps[at] : NULL;
+	if (run->active && run->steps[at].state == STEP_POSTED) {
+		return &run->steps[at];
+	}
+	return claim_answer(run, (uint32_t)at) ? &run->steps[at] : NULL;
 }
 
 struct transport_recv *op_recv_begin(struct op *op, uint32_t host, const struct wire_header *h)

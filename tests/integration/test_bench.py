@@ -69,6 +69,18 @@ def check_factor(row):
 
 
 @test
+def bench_in_place_beside_io_threads(ctx):
+    """The answer to what was sent from a place comes before an I/O thread says that it is sent."""
+    with ctx.lab(2) as lab:
+        daemons = lab.daemons({"daemon": {"io_threads": 6}, "peer": {"streams": 7}})
+        for ranks in (1, 3):
+            rows = Run(lab, daemons, ranks, "--inplace", "--sizes=1M,2M,4M", "--time=0.4",
+                       "--json").wait().rows()
+            expect(all(r["verified"] and r["inplace"] for r in rows), rows)
+        return ", ".join(f"{r['median_us']:.0f} us" for r in rows)
+
+
+@test
 def bench_every_collective(ctx):
     """2 hosts x 2 ranks, small sizes: checked, parsable, with the documented bytes."""
     short = ["-w1", "-r5", "--json"]
