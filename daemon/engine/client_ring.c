@@ -150,6 +150,36 @@ bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, ui
 	return true;
 }
 
+struct engine_region *engine_region_hold(struct engine_session *s, uint32_t id)
+{
+	struct engine_region *r = id > 0 && id <= LIMIT_SESSION_BUFFERS ? s->regions[id] : NULL;
+
+	if (r) {
+		r->held++;
+	}
+	return r;
+}
+
+void engine_region_unhold(struct engine_region *r)
+{
+	if (r && --r->held == 0 && r->remove_due) {
+		engine_region_remove_now(r);
+	}
+}
+
+void engine_region_remove_now(struct engine_region *r)
+{
+	struct engine_session *s = r->session;
+
+	s->regions[r->id] = NULL;
+	r->remove_due = false;
+	r->removing = true;
+	if (r->users == 0) {
+		engine_rdma_unuse(s->progress, r);
+		progress_tell(s->progress, &r->msg);
+	}
+}
+
 void engine_region_release(struct engine_region *r)
 {
 	struct engine_session *s;

@@ -38,6 +38,8 @@ struct engine_region {
 	uint64_t size;
 	uint32_t id;
 	uint32_t users;
+	uint32_t held;	 /* by descriptors that wait for their gates */
+	bool remove_due; /* when these are taken */
 	bool removing;
 	bool leaving; /* control's: it has asked for the removal */
 	struct engine_session *session;
@@ -107,5 +109,10 @@ bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, ui
 			 uint8_t **ret_ptr, struct engine_region **ret_region);
 /* Gives a use back; NULL is allowed. */
 void engine_region_release(struct engine_region *r);
+/* A descriptor that waits names it: it is found until that is taken. NULL: there is none. */
+struct engine_region *engine_region_hold(struct engine_session *s, uint32_t id);
+void engine_region_unhold(struct engine_region *r);
+/* Its client has given it back: nothing finds it any more, and it goes after the last use. */
+void engine_region_remove_now(struct engine_region *r);
 
 #endif

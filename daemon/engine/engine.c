@@ -126,6 +126,9 @@ static void on_stop(struct progress *p, struct hand *h)
 	for (struct engine_comm *c = comm_walk(p); c; c = comm_walk_next(p)) {
 		comm_fail(c, h->status);
 	}
+	while (gate_poll(p) > 0) {
+		/* Nothing has to wait any more: each time fewer do. */
+	}
 	list_for_each (l, &p->sessions) {
 		struct engine_session *s = container_of(l, struct engine_session, link);
 
@@ -387,16 +390,15 @@ static void on_region_remove(struct progress *p, struct hand *h)
 	struct engine_session *s = h->object;
 	struct engine_region *r = s->regions[h->value];
 
-	s->regions[h->value] = NULL;
-	r->removing = true;
 	r->done = h->done;
 	r->arg = h->arg;
 	r->msg.run = region_back;
 	h->done = NULL;
 	hand_return(p, h);
-	if (r->users == 0) {
-		engine_rdma_unuse(p, r);
-		progress_tell(p, &r->msg);
+	if (r->held) {
+		r->remove_due = true; /* its number is not another's as long */
+	} else {
+		engine_region_remove_now(r);
 	}
 }
 

@@ -9,6 +9,7 @@
 #include "engine/gate.h"
 
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -48,12 +49,40 @@ void gate_session_deinit(struct engine_session *s)
 	}
 }
 
+static void hold_begin(struct engine_session *s, struct gate_hold *hold, const struct shm_desc *d)
+{
+	hold->desc = *d;
+	hold->next = 0;
+	hold->used = true;
+	hold->regions[0] = engine_region_hold(s, d->send_buf);
+	hold->regions[1] = engine_region_hold(s, d->recv_buf);
+	hold->regions[2] = engine_region_hold(s, d->args_buf);
+}
+
+static void hold_end(struct gate_hold *hold)
+{
+	struct engine_region *regions[ARRAY_SIZE(hold->regions)];
+
+	memcpy(regions, hold->regions, sizeof(regions));
+	hold->used = false;
+	for (uint32_t i = 0; i < ARRAY_SIZE(regions); i++) {
+		engine_region_unhold(regions[i]);
+	}
+}
+
 void gate_forget(struct engine_session *s)
 {
 	for (uint32_t i = 0; s->holds && i <= LIMIT_SESSION_COMMS; i++) {
-		if (s->handles[i].first) {
-			s->handles[i].first = 0;
-			list_remove(&s->handles[i].gated);
+		struct engine_handle *h = &s->handles[i];
+
+		if (h->first) {
+			list_remove(&h->gated);
+		}
+		while (h->first) {
+			struct gate_hold *hold = &s->holds[h->first - 1];
+
+			h->first = hold->next;
+			hold_end(hold);
 		}
 	}
 }
@@ -87,9 +116,7 @@ bool gate_hold(struct engine_session *s, const struct shm_desc *d)
 		session_corrupt(s, "a descriptor has the ticket of one that waits for its gate");
 		return true;
 	}
-	hold->desc = *d;
-	hold->next = 0;
-	hold->used = true;
+	hold_begin(s, hold, d);
 	if (h->first) {
 		s->holds[h->last - 1].next = d->ticket + 1;
 	} else {
@@ -115,13 +142,13 @@ static int handle_poll(struct progress *p, struct engine_handle *h)
 		if (h->comm && !h->comm->failed && !is_open(s, &d)) {
 			break;
 		}
-		hold->used = false;
 		h->first = hold->next;
 		if (!h->first) {
 			list_remove(&h->gated);
 		}
 		p->gate_since = p->now;
 		client_ring_take(s, &d);
+		hold_end(hold);
 		n++;
 	}
 	return n;

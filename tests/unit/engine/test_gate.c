@@ -157,6 +157,62 @@ Test(gate, its_client_dies, .timeout = 60)
 	lab_free(lab);
 }
 
+static void gone(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+static void remove_memory(struct lab *lab, uint32_t rank, bool *ret_gone)
+{
+	struct lab_rank *k = &lab->ranks[rank];
+
+	*ret_gone = false;
+	engine_region_remove(lab->engines[k->host], k->session, 1, gone, ret_gone);
+	pump(lab, 50);
+}
+
+/* The client may get the number of a buffer that is gone for another one at once. */
+Test(gate, what_it_names_stays, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 2, 1, 1 << 20, NULL);
+	uint32_t a = post(lab, 0, true);
+	uint32_t b = post(lab, 1, false);
+	bool is_gone;
+
+	pump(lab, 20);
+	remove_memory(lab, 0, &is_gone);
+	cr_assert(!is_gone);
+	open_gate(lab, 0, a);
+	cr_assert_eq(lab_wait(lab, 0, a), STATUS_OK);
+	cr_assert_eq(lab_wait(lab, 1, b), STATUS_OK);
+	pump(lab, 20);
+	cr_assert(is_gone);
+	cr_assert_eq(engine_region_add(lab->engines[0], lab->ranks[0].session, 1,
+				       lab->ranks[0].region),
+		     0);
+	lab_free(lab);
+}
+
+Test(gate, what_it_names_goes_when_the_engine_stops, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 2, 1, 1 << 20, NULL);
+	bool is_gone;
+
+	for (int i = 0; i < 1000; i++) {
+		post(lab, 0, true);
+	}
+	pump(lab, 20);
+	remove_memory(lab, 0, &is_gone);
+	cr_assert(!is_gone);
+	engine_stop(lab->engines[0], STATUS_SHUTDOWN);
+	engine_dispatch(lab->engines[0]);
+	cr_assert(is_gone);
+	cr_assert_eq(engine_region_add(lab->engines[0], lab->ranks[0].session, 1,
+				       lab->ranks[0].region),
+		     0);
+	lab_free(lab);
+}
+
 /* What a hostile client may try. */
 Test(gate, one_ticket_twice, .timeout = 60)
 {
