@@ -27,7 +27,7 @@
 struct gate_hold {
 	struct shm_desc desc;
 	struct engine_region *regions[3]; /* that it names: they stay until it is taken; or NULL */
-	uint32_t next; /* ticket + 1 of the one behind it, 0: none */
+	uint32_t next;			  /* ticket + 1 of the one behind it, 0: none */
 	bool used;
 };
 

@@ -187,9 +187,9 @@ Test(gate, what_it_names_stays, .timeout = 60)
 	cr_assert_eq(lab_wait(lab, 1, b), STATUS_OK);
 	pump(lab, 20);
 	cr_assert(is_gone);
-	cr_assert_eq(engine_region_add(lab->engines[0], lab->ranks[0].session, 1,
-				       lab->ranks[0].region),
-		     0);
+	cr_assert_eq(
+		engine_region_add(lab->engines[0], lab->ranks[0].session, 1, lab->ranks[0].region),
+		0);
 	lab_free(lab);
 }
 
@@ -207,9 +207,9 @@ Test(gate, what_it_names_goes_when_the_engine_stops, .timeout = 60)
 	engine_stop(lab->engines[0], STATUS_SHUTDOWN);
 	engine_dispatch(lab->engines[0]);
 	cr_assert(is_gone);
-	cr_assert_eq(engine_region_add(lab->engines[0], lab->ranks[0].session, 1,
-				       lab->ranks[0].region),
-		     0);
+	cr_assert_eq(
+		engine_region_add(lab->engines[0], lab->ranks[0].session, 1, lab->ranks[0].region),
+		0);
 	lab_free(lab);
 }
 
