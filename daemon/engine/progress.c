@@ -304,6 +304,14 @@ static int poll_verbs(struct progress *p)
 	return n;
 }
 
+/* What was sent in this turn goes together. */
+static void flush_verbs(struct progress *p)
+{
+	if (p->verbs) {
+		verbs_flush(p->verbs);
+	}
+}
+
 static void count_verbs(struct progress *p)
 {
 	struct verbs_stats now;
@@ -353,6 +361,7 @@ static int turn(struct progress *p)
 		n += device_reap(p);
 	}
 	n += run_steps(p);
+	flush_verbs(p);
 	flush(p);
 	if (p->verbs) {
 		n += poll_verbs(p);
@@ -363,6 +372,7 @@ static int turn(struct progress *p)
 	if (p->busy) {
 		check_timeouts(p);
 	}
+	flush_verbs(p);
 	flush(p); /* last: nothing may wait here while the thread sleeps */
 	count_transport(p);
 	if (p->verbs) {

@@ -184,9 +184,33 @@ def roce_work_requests_are_few(ctx):
         after = roce.rails(daemons[0])[0]
         requests = (after["work_requests"] - before["work_requests"]) / n
         completions = (after["completions"] - before["completions"]) / n
-        expect(0 < requests < 60, f"{requests} work requests an operation")
-        expect(completions < 2 * requests + 60, f"{completions} completions for {requests} requests")
+        expect(0 < requests < 20, f"{requests} work requests an operation")
+        expect(completions < 2 * requests + 8, f"{completions} completions for {requests} requests")
         return f"{requests:.1f} work requests, {completions:.1f} completions an operation"
+
+
+@test
+def roce_doorbells_are_few(ctx):
+    """
+    An allreduce of 25 MiB on two hosts is 200 messages a host, here and there. Requests, grants and
+    short messages of a turn share work requests, and what is posted in a turn a doorbell.
+    """
+    n = 4
+    limits = {"rdma_work_requests": 500, "rdma_doorbells": 240, "rdma_completions": 400}
+    said = []
+    for count in (1, 2):
+        with ctx.lab(rails=count) as lab:
+            daemons = lab.daemons(roce.settings())
+            roce.connect(lab, daemons)
+            roce.expect_rdma(daemons, count)
+            before = daemons[0].status()["thread"]
+            roce.flow(lab, daemons, 25 << 18, n).finish(240)
+            after = daemons[0].status()["thread"]
+            for key, limit in limits.items():
+                each = (after[key] - before[key]) / n
+                expect(0 < each < limit, f"{each} {key} an operation over {count} rails")
+                said.append(f"{each:.0f} {key[5:].replace('_', ' ')}")
+    return ", ".join(said)
 
 
 @test

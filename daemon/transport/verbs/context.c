@@ -166,22 +166,46 @@ void verbs_enter(struct verbs *v)
 	}
 }
 
-/* The outermost leaves: what was prepared is posted, and what was freed goes. */
-void verbs_leave(struct verbs *v)
+static void post_prepared(struct verbs *v)
 {
 	struct list *l;
 
-	if (v->depth == 1) {
-		while ((l = list_first(&v->flush))) {
-			verbs_qp_flush(container_of(l, struct verbs_qp, flush));
-		}
+	while ((l = list_first(&v->flush))) {
+		verbs_qp_flush(container_of(l, struct verbs_qp, flush));
 	}
+}
+
+/* The outermost leaves: what was prepared is posted, and what was freed goes. */
+void verbs_leave(struct verbs *v)
+{
+	if (v->depth == 1) {
+		post_prepared(v);
+	}
+	verbs_leave_later(v);
+}
+
+void verbs_leave_later(struct verbs *v)
+{
+	struct list *l;
+
 	if (--v->depth > 0) {
 		return;
 	}
 	while ((l = list_first(&v->garbage))) {
 		list_remove(l);
 		verbs_peer_destroy(container_of(l, struct verbs_peer, link));
+	}
+}
+
+/**
+ * verbs_flush() - post what verbs_send() has prepared
+ * @v: borrowed
+ */
+void verbs_flush(struct verbs *v)
+{
+	if (!list_empty(&v->flush)) {
+		verbs_enter(v);
+		verbs_leave(v);
 	}
 }
 
@@ -282,6 +306,7 @@ int verbs_poll(struct verbs *v)
 	assert(!v->polling);
 	verbs_enter(v);
 	v->polling = true;
+	post_prepared(v);
 	clear_timer(v);
 	verbs_tell_failed(v);
 	total = poll_devices(v);
@@ -345,8 +370,10 @@ static void arm_timer(struct verbs *v)
  */
 bool verbs_arm(struct verbs *v)
 {
-	bool idle = list_empty(&v->failed);
+	bool idle;
 
+	verbs_flush(v);
+	idle = list_empty(&v->failed);
 	for (uint32_t i = 0; i < v->ndevs && idle; i++) {
 		for (struct verbs_cq *cq = v->devs[i].cqs; cq && idle; cq = cq->next) {
 			idle = arm_cq(v, cq);

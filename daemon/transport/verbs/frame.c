@@ -10,6 +10,8 @@
  * CREDIT frames with others only after half a round of buffers, so they do not keep each other
  * busy.
  *
+ * Messages, requests and grants that are prepared in the same turn travel in one SEND.
+ *
  * Thread: the progress thread that owns the context      Owns: nothing      Locks: none
  */
 #include <string.h>
@@ -112,6 +114,63 @@ static void number(struct verbs_peer *peer, struct verbs_frame_header *h)
 	}
 }
 
+uint32_t verbs_frame_next(const uint8_t *data, uint32_t at)
+{
+	struct verbs_frame_header h;
+
+	memcpy(&h, data + at, sizeof(h));
+	return at + ALIGN_UP((uint32_t)sizeof(h) + h.length, VERBS_FRAME_ALIGN);
+}
+
+static bool may_share(const struct verbs_frame_header *h)
+{
+	return h->type <= VERBS_CTS;
+}
+
+/* Adds the frame to the one prepared before it, which is not posted yet. Return: false: alone. */
+static bool share(struct verbs_rail *rail, struct verbs_frame *f)
+{
+	struct verbs_qp *qp = rail->qps[0];
+	const struct verbs_entry *e = &qp->sq[(qp->sq_tail - 1) % qp->sq_size];
+	struct verbs_frame_header *first, *h = (struct verbs_frame_header *)f->data;
+	struct verbs_frame *to = e->object;
+	struct ibv_send_wr *wr;
+	uint32_t at, add;
+
+	if (qp->nwrs == 0 || e->kind != VERBS_ENTRY_FRAME || f->size > VERBS_SHARED_MAX) {
+		return false;
+	}
+	first = (struct verbs_frame_header *)to->data;
+	at = ALIGN_UP(to->size, VERBS_FRAME_ALIGN);
+	/* The oldest is first: see window_open(). */
+	if (!may_share(first) || !may_share(h) || (int32_t)(h->seq - first->seq) < 0 ||
+	    at + f->size > sizeof(*h) + rail->peer->body_max) {
+		return false;
+	}
+	h->credits = 0;
+	memset(to->data + to->size, 0, at - to->size);
+	memcpy(to->data + at, f->data, f->size);
+	to->size = at + f->size;
+	add = MIN(rail->owed, (uint32_t)(UINT16_MAX - first->credits));
+	first->credits = (uint16_t)(first->credits + add);
+	rail->owed -= add;
+	wr = &qp->wrs[qp->nwrs - 1];
+	wr->sg_list[0].length = to->size;
+	if (to->size > qp->inline_max) {
+		wr->send_flags &= ~(unsigned int)IBV_SEND_INLINE;
+	}
+	return true;
+}
+
+static void count_sent(struct verbs_rail *rail, uint32_t size)
+{
+	struct verbs *v = rail->peer->v;
+
+	v->stats.frames_sent++;
+	v->stats.bytes_sent += size;
+	rail->bytes_sent += size;
+}
+
 void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 {
 	struct verbs_frame_header *h = (struct verbs_frame_header *)f->data;
@@ -123,6 +182,11 @@ void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 	assert(rail->credits > 0);
 	if (f->sequenced) {
 		number(peer, h);
+	}
+	count_sent(rail, f->size);
+	if (share(rail, f)) {
+		verbs_frame_put(v, f);
+		return;
 	}
 	h->credits = (uint16_t)MIN(rail->owed, UINT16_MAX);
 	rail->owed -= h->credits;
@@ -136,9 +200,6 @@ void verbs_frame_post(struct verbs_rail *rail, struct verbs_frame *f)
 	if (f->size <= qp->inline_max) {
 		wr->send_flags |= IBV_SEND_INLINE;
 	}
-	v->stats.frames_sent++;
-	v->stats.bytes_sent += f->size;
-	rail->bytes_sent += f->size;
 }
 
 /* Of those without another transport, only what brings a rail back. */
@@ -319,30 +380,78 @@ static void dispatch(struct verbs_peer *peer, const struct verbs_frame_header *h
 	}
 }
 
-/* A frame is in the buffer; what is wrong with it is the peer's fault. */
-void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
+/* Of a header behind which there are @left bytes, others' among them unless it is @alone. */
+static bool makes_sense(const struct verbs_frame_header *h, uint32_t left, bool alone)
 {
-	const struct verbs_frame_header *h = (const struct verbs_frame_header *)data;
+	uint32_t size = (uint32_t)sizeof(*h) + left;
+
+	if (h->magic != VERBS_MAGIC || h->type == 0 || h->type >= VERBS_FRAME_COUNT_ ||
+	    h->length > left) {
+		return false;
+	}
+	if (!may_share(h)) {
+		return alone && h->length == left;
+	}
+	return h->length == left ||
+	       ALIGN_UP((uint32_t)sizeof(*h) + h->length, VERBS_FRAME_ALIGN) < size;
+}
+
+static void one_arrived(struct verbs_rail *rail, const struct verbs_frame_header *h,
+			const uint8_t *body)
+{
 	struct verbs_peer *peer = rail->peer;
 
-	if (size < sizeof(*h) || h->magic != VERBS_MAGIC || h->type == 0 ||
-	    h->type >= VERBS_FRAME_COUNT_ || h->length != size - sizeof(*h)) {
-		verbs_peer_violation(peer, "a frame that cannot be");
-		return;
-	}
 	peer->v->stats.frames_received++;
-	peer->v->stats.bytes_received += size;
-	rail->bytes_received += size;
 	rail->credits += h->credits;
 	if (rail->credits > rail->remote.credits) {
 		verbs_peer_violation(peer, "more credits than there are");
 		return;
 	}
 	if (h->type >= VERBS_CREDIT) {
-		dispatch_rail(rail, h, data + sizeof(*h));
+		dispatch_rail(rail, h, body);
 	} else if (is_new(peer, h->seq)) {
-		dispatch(peer, h, data + sizeof(*h));
+		dispatch(peer, h, body);
 	}
+}
+
+/* A frame is in the buffer, or several; what is wrong with it is the peer's fault. */
+void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
+{
+	struct verbs_peer *peer = rail->peer;
+	uint32_t at = 0;
+
+	peer->v->stats.bytes_received += size;
+	rail->bytes_received += size;
+	do {
+		const struct verbs_frame_header *h = (const void *)(data + at);
+
+		if (size - at < sizeof(*h) ||
+		    !makes_sense(h, size - at - (uint32_t)sizeof(*h), at == 0)) {
+			verbs_peer_violation(peer, "a frame that cannot be");
+			return;
+		}
+		one_arrived(rail, h, (const uint8_t *)(h + 1));
+		at = verbs_frame_next(data, at);
+	} while (at < size && peer->state == VERBS_PEER_OPEN);
+}
+
+/* Return: false when it breaks the rules. */
+static bool one_outside(struct verbs_peer *peer, const uint8_t *data, uint32_t left, bool alone)
+{
+	struct verbs_frame_header h;
+
+	if (left < sizeof(h)) {
+		return false;
+	}
+	memcpy(&h, data, sizeof(h));
+	if (!makes_sense(&h, left - (uint32_t)sizeof(h), alone) || h.type >= VERBS_CREDIT ||
+	    (!peer->fragments && h.type != VERBS_DOWN && h.type != VERBS_DRAINED)) {
+		return false;
+	}
+	if (is_new(peer, h.seq)) {
+		dispatch(peer, &h, data + sizeof(h));
+	}
+	return true;
 }
 
 /**
@@ -353,25 +462,21 @@ void verbs_frame_arrived(struct verbs_rail *rail, uint8_t *data, uint32_t size)
  */
 void verbs_control(struct verbs_peer *peer, const void *data, size_t size)
 {
-	struct verbs_frame_header h;
 	struct verbs *v = peer->v;
+	uint32_t at = 0;
 
 	if (peer->state != VERBS_PEER_OPEN) {
 		return;
 	}
 	verbs_enter(v);
-	if (size < sizeof(h) || size > v->frame_size) {
-		verbs_peer_violation(peer, "a control message that cannot be");
-	} else {
-		memcpy(&h, data, sizeof(h));
-		if (h.magic != VERBS_MAGIC || h.type == 0 || h.type >= VERBS_CREDIT ||
-		    h.length != size - sizeof(h) ||
-		    (!peer->fragments && h.type != VERBS_DOWN && h.type != VERBS_DRAINED)) {
+	do {
+		if (size > v->frame_size ||
+		    !one_outside(peer, (const uint8_t *)data + at, (uint32_t)size - at, at == 0)) {
 			verbs_peer_violation(peer, "a control message that cannot be");
-		} else if (is_new(peer, h.seq)) {
-			dispatch(peer, &h, (const uint8_t *)data + sizeof(h));
+			break;
 		}
-	}
+		at = verbs_frame_next(data, at);
+	} while (at < size && peer->state == VERBS_PEER_OPEN);
 	verbs_peer_dirty(peer);
 	verbs_leave(v);
 }

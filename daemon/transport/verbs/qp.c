@@ -62,7 +62,7 @@ static int make_rings(struct verbs_qp *qp, const struct verbs_options *o)
 {
 	uint32_t sends = qp->index == 0 ? 2 * o->credits : o->bulk_depth + 2;
 
-	qp->nbuffers = qp->index == 0 ? o->credits : o->tickets + 4;
+	qp->nbuffers = qp->index == 0 ? o->credits : o->tickets + 4 + VERBS_SPARE;
 	qp->sq_size = pow2(sends);
 	qp->rq_size = pow2(2 * qp->nbuffers);
 	qp->sq = calloc(qp->sq_size, sizeof(*qp->sq));
@@ -406,6 +406,12 @@ void verbs_qp_flush(struct verbs_qp *qp)
 	}
 }
 
+/* Fewer are not worth a doorbell: what credits and tickets stand for is posted. */
+static uint32_t refill_min(const struct verbs_qp *qp)
+{
+	return qp->index == 0 ? MAX(qp->nbuffers / 8, 1) : VERBS_SPARE;
+}
+
 void verbs_qp_refill(struct verbs_qp *qp)
 {
 	struct verbs_rail *rail = qp->rail;
@@ -415,6 +421,9 @@ void verbs_qp_refill(struct verbs_qp *qp)
 	uint32_t n;
 	int r;
 
+	if (qp->nfree < refill_min(qp)) {
+		return;
+	}
 	while (qp->qp && qp->nfree > 0 && qp->rq_posted - qp->rq_oldest < qp->rq_size) {
 		for (n = 0;
 		     n < VERBS_POLL && qp->nfree > 0 && qp->rq_posted - qp->rq_oldest < qp->rq_size;

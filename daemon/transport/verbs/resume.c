@@ -53,19 +53,25 @@ void verbs_forget_keys(struct verbs_peer *peer, uint32_t rail)
 	}
 }
 
+static void withdraw(struct verbs_frame_header *h, uint32_t rail)
+{
+	for (uint32_t i = 0; h->type == VERBS_CTS && i < h->count; i++) {
+		uint8_t *at = (uint8_t *)(h + 1) + i * sizeof(struct verbs_grant);
+		struct verbs_grant g;
+
+		memcpy(&g, at, sizeof(g));
+		g.rails &= ~(1u << rail);
+		memcpy(at, &g, sizeof(g));
+	}
+}
+
 void verbs_withdraw_keys(struct verbs_peer *peer, uint32_t rail)
 {
 	list_for_each (l, &peer->ready) {
 		struct verbs_frame *f = container_of(l, struct verbs_frame, link);
-		const struct verbs_frame_header *h = (const void *)f->data;
 
-		for (uint32_t i = 0; h->type == VERBS_CTS && i < h->count; i++) {
-			uint8_t *at = verbs_frame_body(f) + i * sizeof(struct verbs_grant);
-			struct verbs_grant g;
-
-			memcpy(&g, at, sizeof(g));
-			g.rails &= ~(1u << rail);
-			memcpy(at, &g, sizeof(g));
+		for (uint32_t at = 0; at < f->size; at = verbs_frame_next(f->data, at)) {
+			withdraw((void *)(f->data + at), rail);
 		}
 	}
 }

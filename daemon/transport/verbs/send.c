@@ -141,9 +141,11 @@ static bool is_short(const struct verbs_peer *peer, const struct transport_send 
 }
 
 /**
- * verbs_send() - queue a message and send what can be sent now
+ * verbs_send() - queue a message and prepare what can be sent now
  * @peer: borrowed
  * @send: borrowed until its done()
+ *
+ * What is prepared goes with the next verbs_flush(), verbs_poll() or verbs_arm(), all in one.
  */
 void verbs_send(struct verbs_peer *peer, struct transport_send *send)
 {
@@ -174,7 +176,7 @@ void verbs_send(struct verbs_peer *peer, struct transport_send *send)
 			verbs_peer_dirty(peer);
 		}
 	}
-	verbs_leave(v);
+	verbs_leave_later(v);
 }
 
 /* Return: false when the first of the list cannot go now, or nothing can any more. */

@@ -26,6 +26,9 @@
  * fragment by fragment, under the same numbers and tickets, so nothing is lost and nothing counts
  * twice. The peer then never fails for want of a rail.
  *
+ * verbs_send() prepares; verbs_flush(), verbs_poll() and verbs_arm() post, so that what is sent in
+ * one turn takes one doorbell and, when it is short, one work request.
+ *
  * Setting up a rail costs the thread some milliseconds (queue pairs are made and moved). It happens
  * when a peer host is new, never for a job or an operation.
  *
@@ -67,6 +70,10 @@ struct verbs_handler {
 	void (*fragment)(void *arg, struct transport_recv *recv, const void *data, uint64_t offset,
 			 uint64_t size);
 	void (*recv_done)(void *arg, struct transport_recv *recv);
+	/*
+	 * Before its sends complete and its memory is let go: what brings fragments of it another
+	 * way (verbs_outside_begin()) must have stopped when this returns.
+	 */
 	void (*peer_down)(void *arg, struct verbs_peer *peer, int error, const char *reason);
 	/* A rail is UP or DOWN now; @text says why (borrowed). NULL allowed. */
 	void (*rail_event)(void *arg, struct verbs_peer *peer, uint32_t rail,
@@ -232,8 +239,12 @@ void verbs_outside_done(struct verbs_peer *peer, uint32_t ticket);
 /* @status: 0, or negative errno: the other transport is lost, and the peer will be. */
 void verbs_outside_sent(struct verbs_peer *peer, struct verbs_fragment *fragment, int status);
 
-/* Queues a message and sends what can be sent now. Never fails: errors come through done. */
+/*
+ * Queues a message and prepares what can be sent now: verbs_flush() sends it, or the next
+ * verbs_poll(). Never fails: errors come through done.
+ */
 void verbs_send(struct verbs_peer *peer, struct transport_send *send);
+void verbs_flush(struct verbs *v);
 /*
  * Nobody waits for the message any more: what is still to come of it is dropped, and recv_done()
  * comes all the same. Return: true when nothing is written to its memory from now on; false when

@@ -28,6 +28,8 @@
 #define VERBS_BATCH 16	     /* work requests posted with one doorbell */
 #define VERBS_SGE 4	     /* pieces of a write */
 #define VERBS_SIGNAL 16	     /* every so many frames one asks for a completion */
+#define VERBS_SHARED_MAX 2112 /* bytes of a frame that goes with another in one work request */
+#define VERBS_SPARE 16	     /* receives of a bulk queue pair that are posted in one go */
 #define VERBS_TX_MAX 256     /* long messages to a peer that have begun */
 #define VERBS_WINDOW 4096    /* how far sequence numbers may run ahead, a power of two */
 #define VERBS_RESERVE 2	     /* credits of a rail that only CREDIT frames use up */
@@ -312,6 +314,8 @@ static inline bool verbs_has_outside(const struct verbs *v)
 /* ---- context.c --------------------------------------------------------------------------- */
 void verbs_enter(struct verbs *v);
 void verbs_leave(struct verbs *v);
+/* The same, but what was prepared is left to verbs_flush() or verbs_poll(). */
+void verbs_leave_later(struct verbs *v);
 
 /* ---- buffers.c --------------------------------------------------------------------------- */
 int verbs_buffers_init(struct verbs *v);
@@ -361,6 +365,8 @@ static inline uint8_t *verbs_frame_body(struct verbs_frame *f)
 {
 	return f->data + sizeof(struct verbs_frame_header);
 }
+/* Where the frame behind the one at @at begins, in a buffer of several. */
+uint32_t verbs_frame_next(const uint8_t *data, uint32_t at);
 /* A rail that takes a sequenced frame now. */
 struct verbs_rail *verbs_frame_rail(struct verbs_peer *peer);
 /* Consumes the frame; it is sent as soon as a rail takes it. */

@@ -15,7 +15,8 @@
  *   it comes back    OPEN (new queue pairs) ->   <- OPENED   PROBE <->   PROBE_ACK <->
  *
  * Sequenced frames are sent again via another rail when theirs fails, and dropped when they arrive
- * a second time. Each frame hands credits of its own rail back: buffers posted anew.
+ * a second time. Each frame hands credits of its own rail back: buffers posted anew. What is sent
+ * in one turn shares a SEND, and with it a credit and a completion.
  *
  * Thread: any      Owns: nothing      Locks: none
  */
@@ -27,7 +28,7 @@
 
 #define VERBS_MAGIC 0x5646	    /* "FV" */
 #define VERBS_BLOB_MAGIC 0x31425652 /* "RVB1" */
-#define VERBS_BLOB_VERSION 1
+#define VERBS_BLOB_VERSION 2
 #define VERBS_RAILS_MAX 8
 #define VERBS_QPS_MAX 9 /* of a rail: the message queue pair and the bulk ones */
 
@@ -96,6 +97,9 @@ struct verbs_blob {
 	uint8_t reserved;
 	char device[32];
 };
+
+/* Frames up to CTS may follow each other in one SEND, each at a multiple of so many bytes. */
+#define VERBS_FRAME_ALIGN 64u
 
 /* What is told of a ticket: its place in the receiver's table, and how often that was used. */
 #define VERBS_TICKET_BITS 12

@@ -132,6 +132,42 @@ Test(verbs, registered_memory_is_not_copied)
 	vmsgs_free(m, 1);
 }
 
+/* What is sent in one turn: work requests, doorbells, and completions on both ends. */
+Test(verbs, what_is_sent_together_goes_together)
+{
+	uint32_t shorts = 30, longs = 20;
+	struct verbs_stats a, b;
+	struct vnet n;
+	struct vmsg *m;
+
+	vnet_init(&n, 10, 1, NULL, false);
+	m = vmsgs_new(&n, 0, shorts + longs);
+	verbs_get_stats(n.end[0].v, &a);
+	for (uint32_t i = 0; i < shorts + longs; i++) {
+		vmsg_init(&m[i], i < shorts ? 100 : 9000, 1, V_DIRECT);
+		verbs_send(n.end[0].peer, &m[i].send);
+	}
+	verbs_get_stats(n.end[0].v, &b);
+	cr_assert_eq(b.send_doorbells, a.send_doorbells);
+	verbs_flush(n.end[0].v);
+	verbs_get_stats(n.end[0].v, &b);
+	/* 256 bytes a short message, 128 a request: 10240, in frames of 8 KiB. */
+	cr_assert_eq(b.frames_sent - a.frames_sent, 50);
+	cr_assert_eq(b.send_wrs - a.send_wrs, 2);
+	cr_assert_eq(b.send_doorbells - a.send_doorbells, 1);
+	run(&n, 1, shorts + longs);
+	vmsgs_check(m, shorts + longs);
+	verbs_get_stats(n.end[0].v, &b);
+	cr_assert_eq(b.writes_sent - a.writes_sent, 3 * longs, "%zu writes",
+		     (size_t)(b.writes_sent - a.writes_sent));
+	cr_assert(b.send_wrs - a.send_wrs <= 3 * longs + 4, "%zu work requests",
+		  (size_t)(b.send_wrs - a.send_wrs));
+	verbs_get_stats(n.end[1].v, &b);
+	cr_assert(b.send_wrs <= 8, "%zu work requests for grants", (size_t)b.send_wrs);
+	vnet_fini(&n);
+	vmsgs_free(m, shorts + longs);
+}
+
 /* Many at once, one way: credits hold the sender back, receives never run out (see vnet_fini()). */
 Test(verbs, flood)
 {
@@ -318,6 +354,7 @@ Test(verbs, sleeps_and_wakes)
 	cr_assert(!readable(n.end[1].v));
 	vmsg_init(&m[0], 8, 1, V_DIRECT);
 	verbs_send(n.end[0].peer, &m[0].send);
+	verbs_flush(n.end[0].v);
 	while (fake_verbs_step(n.fake)) {
 		/* until it is there */
 	}
@@ -330,6 +367,7 @@ Test(verbs, sleeps_and_wakes)
 	verbs_get_stats(n.end[1].v, &before);
 	vmsg_init(&m[1], 8, 1, V_DIRECT);
 	verbs_send(n.end[0].peer, &m[1].send);
+	verbs_flush(n.end[0].v);
 	while (fake_verbs_step(n.fake)) {
 		/* until it is there */
 	}
