@@ -20,6 +20,9 @@
 #include "proto/msg.h"
 #include "rocecomm.pb-c.h"
 
+/* Of a session at a time: each holds memory, may hold a descriptor, and takes the driver's time. */
+#define GPU_PENDING_MAX 64
+
 /* An allocation of a client, from the request to import it until it is unmapped. */
 struct session_alloc {
 	struct session *session;
@@ -48,6 +51,19 @@ static void session_return(struct session *s)
 {
 	s->returning--;
 	session_teardown(s);
+}
+
+/* May it ask for one more thing? Return: false: refused. */
+static bool pending_check(struct session *s, uint64_t serial)
+{
+	if (s->gpu_pending < GPU_PENDING_MAX) {
+		return true;
+	}
+	session_refuse(s, serial, STATUS_QUOTA,
+		       "%d requests of this client for GPU memory are under way already; wait for "
+		       "an answer",
+		       GPU_PENDING_MAX);
+	return false;
 }
 
 /* ---- allocations -------------------------------------------------------------------------- */
@@ -92,6 +108,7 @@ static void alloc_opened(struct gpu_request *request)
 	struct session *s = a->session;
 	Rocecomm__GpuAllocReady ready = ROCECOMM__GPU_ALLOC_READY__INIT;
 
+	s->gpu_pending--;
 	a->fd = base_close(a->fd);
 	if (request->status != STATUS_OK) {
 		session_refuse(s, a->serial, request->status, "%s", request->text);
@@ -172,7 +189,7 @@ void handle_gpu_alloc(struct session *s, uint64_t serial, const void *m, struct 
 	char text[LIMIT_ERROR_TEXT];
 	struct session_alloc *a;
 
-	if (!alloc_check(s, serial, msg, fd)) {
+	if (!alloc_check(s, serial, msg, fd) || !pending_check(s, serial)) {
 		return;
 	}
 	a = calloc(1, sizeof(*a));
@@ -207,6 +224,7 @@ void handle_gpu_alloc(struct session *s, uint64_t serial, const void *m, struct 
 	a->request.gone = alloc_gone;
 	a->request.gone_arg = a;
 	s->returning++;
+	s->gpu_pending++;
 	gpu_open(s->server->o.gpu, &a->request);
 }
 
@@ -281,6 +299,8 @@ static void map_done(struct gpu_request *request)
 	struct session_map *map = request->arg;
 	struct session *s = map->session;
 
+	s->gpu_pending--;
+	s->gpu_maps--;
 	if (request->status != STATUS_OK) {
 		session_refuse(s, map->serial, request->status, "%s", request->text);
 	} else if (closing(s)) {
@@ -326,7 +346,7 @@ void handle_gpu_buffer(struct session *s, uint64_t serial, const void *m, struct
 			       LIMIT_GPU_PIECES, msg->n_pieces);
 		return;
 	}
-	if (!handle_mem_admit(s, serial)) {
+	if (!handle_mem_admit(s, serial) || !pending_check(s, serial)) {
 		return;
 	}
 	map = calloc(1, sizeof(*map) + msg->n_pieces * sizeof(map->pieces[0]));
@@ -348,6 +368,8 @@ void handle_gpu_buffer(struct session *s, uint64_t serial, const void *m, struct
 		gpu_alloc_ref(map->pieces[i].alloc);
 	}
 	s->returning++;
+	s->gpu_pending++;
+	s->gpu_maps++;
 	gpu_map(s->server->o.gpu, &map->request);
 }
 

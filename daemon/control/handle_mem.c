@@ -29,14 +29,15 @@ struct session_buffer {
 /* See handle.h. */
 bool handle_mem_admit(struct session *s, uint64_t serial)
 {
-	if (registry_count(&s->buffers) < s->tenant->max_buffers) {
+	uint32_t have = registry_count(&s->buffers) + s->gpu_maps;
+
+	if (have < s->tenant->max_buffers) {
 		return true;
 	}
 	session_refuse(s, serial, STATUS_QUOTA,
 		       "this client has registered %" PRIu32 " buffers, and max_buffers of "
 		       "tenant %s is %" PRIu32 ": free some, or raise it in [tenant %s]",
-		       registry_count(&s->buffers), s->tenant->name, s->tenant->max_buffers,
-		       s->tenant->name);
+		       have, s->tenant->name, s->tenant->max_buffers, s->tenant->name);
 	return false;
 }
 

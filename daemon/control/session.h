@@ -93,6 +93,8 @@ struct session {
 	struct hashmap gpu_allocs; /* struct session_alloc by id */
 	struct idpool gpu_ids;
 	uint64_t gpu_bytes;	/* of these */
+	uint32_t gpu_pending;	/* imports and mappings under way */
+	uint32_t gpu_maps;	/* of these the mappings: each will be a buffer */
 	unsigned int returning; /* answers of the engine that are under way */
 	struct idpool handles_pool;
 	struct list comms;	 /* struct session_comm.link */
