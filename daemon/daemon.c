@@ -343,11 +343,12 @@ static void on_session_corrupt(void *arg, void *session_user, const char *reason
 	server_session_corrupt(d->server, session_user, reason);
 }
 
-static void on_peer_down(void *arg, void *peer_user, int error, const char *reason)
+static void on_peer_down(void *arg, void *peer_user, const char *what, int error,
+			 const char *reason)
 {
 	struct daemon *d = arg;
 
-	jobs_peer_down(d->jobs, peer_user, error, reason);
+	jobs_peer_down(d->jobs, peer_user, what, error, reason);
 }
 
 static void on_rail(void *arg, void *peer_user, uint32_t rail, enum verbs_rail_state state,

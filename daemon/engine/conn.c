@@ -547,7 +547,8 @@ static void conn_down_run(void *ctx, struct mailbox_msg *msg)
 {
 	struct engine_peer *peer = container_of(msg, struct engine_peer, down_msg);
 
-	engine_tell_peer_down(ctx, peer->user, peer->error, peer->reason);
+	engine_tell_peer_down(ctx, peer->user, peer->lost ? peer->lost : "data connections",
+			      peer->error, peer->reason);
 }
 
 /*

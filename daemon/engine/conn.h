@@ -89,6 +89,7 @@ struct engine_peer {
 	bool down;
 	int error;
 	const char *reason;
+	const char *lost; /* what went; NULL: the data connections */
 	struct mailbox_msg down_msg;
 	struct mailbox_msg *remove_msg;
 };

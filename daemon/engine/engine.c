@@ -132,6 +132,7 @@ static void on_stop(struct progress *p, struct hand *h)
 	list_for_each (l, &p->sessions) {
 		struct engine_session *s = container_of(l, struct engine_session, link);
 
+		client_ring_give_up(s);
 		atomic_store_explicit(&s->ring.shm->daemon_state, SHM_DAEMON_STOPPING,
 				      memory_order_release);
 		if (list_empty(&s->dirty)) {
@@ -215,11 +216,12 @@ void engine_tell_session_corrupt(void *ctx, void *session_user, const char *reas
 	e->events.session_corrupt(e->arg, session_user, reason);
 }
 
-void engine_tell_peer_down(void *ctx, void *peer_user, int error, const char *reason)
+void engine_tell_peer_down(void *ctx, void *peer_user, const char *what, int error,
+			   const char *reason)
 {
 	struct engine *e = ctx;
 
-	e->events.peer_down(e->arg, peer_user, error, reason);
+	e->events.peer_down(e->arg, peer_user, what, error, reason);
 }
 
 void engine_tell_rail(void *ctx, void *peer_user, uint32_t rail, enum verbs_rail_state state,
@@ -300,6 +302,7 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	list_init(&s->link);
 	list_init(&s->dirty);
 	list_init(&s->registered);
+	list_init(&s->fading);
 	ring_consumer_init(&s->ring, page);
 	hand_go(h);
 	*ret = s;
@@ -314,6 +317,7 @@ static void on_session_remove(struct progress *p, struct hand *h)
 	list_remove(&s->link);
 	list_remove(&s->dirty);
 	gate_forget(s);
+	client_ring_give_up(s);
 	epoll_ctl(p->epoll, EPOLL_CTL_DEL, s->bell, NULL);
 	if (s->regions_in_use == 0) {
 		engine_rdma_unuse_all(s);
@@ -395,11 +399,7 @@ static void on_region_remove(struct progress *p, struct hand *h)
 	r->msg.run = region_back;
 	h->done = NULL;
 	hand_return(p, h);
-	if (r->held) {
-		r->remove_due = true; /* its number is not another's as long */
-	} else {
-		engine_region_remove_now(r);
-	}
+	engine_region_remove_soon(r);
 }
 
 void engine_region_remove(struct engine *e, struct engine_session *s, uint32_t id,

@@ -80,8 +80,9 @@ struct engine_events {
 	void (*comm_failed)(void *arg, void *comm_user, const struct engine_failure *failure);
 	/* A session's ring is corrupt: close the session. */
 	void (*session_corrupt)(void *arg, void *session_user, const char *reason);
-	/* Data connections of a peer are lost. */
-	void (*peer_down)(void *arg, void *peer_user, int error, const char *reason);
+	/* The @what of a peer are lost: "data connections" or "rails". */
+	void (*peer_down)(void *arg, void *peer_user, const char *what, int error,
+			  const char *reason);
 	/* A rail is UP or DOWN (engine_rdma.h); @text says why. NULL allowed. */
 	void (*rail)(void *arg, void *peer_user, uint32_t rail, enum verbs_rail_state state,
 		     const char *text);

@@ -145,7 +145,7 @@ static void register_late(struct engine *e, struct engine_region *r)
 {
 	struct hand *h;
 
-	if (!r->base || r->leaving || r->session->leaving ||
+	if (!r->base || r->gpu || r->leaving || r->session->leaving ||
 	    rdma_mem_new(NULL, r->base, r->size, &r->mem) < 0) {
 		return;
 	}

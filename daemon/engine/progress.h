@@ -76,7 +76,8 @@ void progress_join(struct progress *p);
 /* Events run on the control thread with the engine as context (engine.c). */
 void engine_tell_comm_failed(void *engine, void *comm_user, const struct engine_failure *failure);
 void engine_tell_session_corrupt(void *engine, void *session_user, const char *reason);
-void engine_tell_peer_down(void *engine, void *peer_user, int error, const char *reason);
+void engine_tell_peer_down(void *engine, void *peer_user, const char *what, int error,
+			   const char *reason);
 void engine_tell_rail(void *engine, void *peer_user, uint32_t rail, enum verbs_rail_state state,
 		      const char *text);
 

@@ -311,6 +311,10 @@ static void rail_peer_down(void *arg, struct verbs_peer *vp, int error, const ch
 	struct relay *r = verbs_peer_user(vp);
 
 	snprintf(r->reason, sizeof(r->reason), "%s", reason);
+	if (!r->peer->down) {
+		r->peer->lost = "rails";
+	}
+	/* The data connections first: they may be bringing what a rail had begun. */
 	conn_lose(r->peer, error, r->reason);
 }
 

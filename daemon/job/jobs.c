@@ -299,7 +299,8 @@ void jobs_comm_failed(struct jobs *jobs, void *comm_user, const struct engine_fa
 	failure_from_engine(comm_user, failure);
 }
 
-void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *reason)
+void jobs_peer_down(struct jobs *jobs, void *peer_user, const char *what, int error,
+		    const char *reason)
 {
 	struct hostlink *l = peer_user;
 	char text[LIMIT_ERROR_TEXT];
@@ -308,7 +309,7 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *r
 		return;
 	}
 	l->broken = true;
-	snprintf(text, sizeof(text), "the data connections to host %s are lost: %s",
+	snprintf(text, sizeof(text), "the %s to host %s are lost: %s", what,
 		 peer_name(l->peer), reason ? reason : strerror(error < 0 ? -error : error));
 	log_warn("%s", text);
 	communicators_link_down(jobs, l, STATUS_PEER_DIED, text);

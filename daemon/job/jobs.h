@@ -108,7 +108,8 @@ int jobs_unique_id(struct jobs *jobs, uint8_t ret[LIMIT_UNIQUE_ID]);
 extern const struct peers_events jobs_peers_events;
 /* Events of the engine. */
 void jobs_comm_failed(struct jobs *jobs, void *comm_user, const struct engine_failure *failure);
-void jobs_peer_down(struct jobs *jobs, void *peer_user, int error, const char *reason);
+void jobs_peer_down(struct jobs *jobs, void *peer_user, const char *what, int error,
+		    const char *reason);
 void jobs_rail(struct jobs *jobs, void *peer_user, uint32_t rail, enum verbs_rail_state state,
 	       const char *text);
 

@@ -64,10 +64,11 @@ static void on_corrupt(void *arg, void *user, const char *reason)
 	r->corrupt = true;
 }
 
-static void on_down(void *arg, void *user, int error, const char *reason)
+static void on_down(void *arg, void *user, const char *what, int error, const char *reason)
 {
 	(void)arg;
 	(void)user;
+	(void)what;
 	(void)error;
 	fuzz_check(reason);
 }

@@ -87,7 +87,7 @@ def roce_filter_for_good_is_an_error_in_time(ctx):
         seconds = time.monotonic() - begin
         text = errors[0][2]
         expect(seconds < 20 * lab.slow, f"after {seconds:.1f} s: {text}")
-        for word in (lab.hosts[0].devices[0], lab.hosts[1].name, "4791"):
+        for word in ("the rails to host", lab.hosts[0].devices[0], lab.hosts[1].name, "4791"):
             expect(any(word in e[2] for e in errors), f"no {word} in: {errors}")
         for address in (lab.hosts[0].address, lab.hosts[1].address):
             expect(any(address in e[2] for e in errors), f"no GID {address} in: {errors}")

@@ -86,9 +86,11 @@ void verbs_tell_failed(struct verbs *v)
 	while ((l = list_first(&v->failed))) {
 		struct verbs_peer *peer = container_of(l, struct verbs_peer, failed);
 
-		peer_close(peer, peer->error);
-		if (!peer->freed) {
-			v->handler.peer_down(v->arg, peer, peer->error, peer->reason);
+		list_remove(&peer->failed);
+		/* First, for another transport may still be writing to what this lets go. */
+		v->handler.peer_down(v->arg, peer, peer->error, peer->reason);
+		if (peer->state != VERBS_PEER_DEAD) {
+			peer_close(peer, peer->error);
 		}
 	}
 }

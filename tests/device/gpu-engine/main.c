@@ -104,10 +104,11 @@ static void on_corrupt(void *arg, void *user, const char *reason)
 	check(false, reason);
 }
 
-static void on_down(void *arg, void *user, int error, const char *reason)
+static void on_down(void *arg, void *user, const char *what, int error, const char *reason)
 {
 	(void)arg;
 	(void)user;
+	(void)what;
 	(void)error;
 	check(false, reason);
 }

@@ -48,11 +48,12 @@ static void on_corrupt(void *arg, void *user, const char *reason)
 	lab->corrupt++;
 }
 
-static void on_down(void *arg, void *user, int error, const char *reason)
+static void on_down(void *arg, void *user, const char *what, int error, const char *reason)
 {
 	struct lab *lab = arg;
 
 	(void)user;
+	(void)what;
 	(void)error;
 	(void)reason;
 	lab->peers_down++;

@@ -409,6 +409,8 @@ Test(verbs_setup, hostile_numbers)
 		cr_assert(n.end[1].down && strstr(n.end[1].reason, "a grant that cannot be"),
 			  "%zu %s", i, n.end[1].reason);
 		cr_assert(m[0].sent == 1 && m[0].status < 0);
+		/* Another transport can be stopped before memory is let go. */
+		cr_assert_eq(n.end[1].sent_before_down, 0);
 		vnet_fini(&n);
 		vmsgs_free(m, 1);
 	}

@@ -104,6 +104,7 @@ static void on_down(void *arg, struct verbs_peer *peer, int error, const char *r
 
 	e->down++;
 	e->down_error = error;
+	e->sent_before_down = e->sent;
 	snprintf(e->reason, sizeof(e->reason), "%s", reason);
 	maybe_free(e, VC_DOWN);
 }

@@ -49,6 +49,7 @@ struct vend {
 	enum vcall free_in;
 	uint32_t begun, done, sent, down, ups, downs;
 	int down_error;
+	uint32_t sent_before_down;
 	char reason[VERBS_REASON], rail_text[VERBS_REASON];
 };
 
