@@ -48,7 +48,26 @@ void client_ring_look(struct engine_session *s)
 	s->waiting = ring_waiting(&s->ring);
 }
 
-int client_ring_poll(struct engine_session *s)
+/* Those removals for which the ring is far enough; @all: all. */
+static void fade(struct engine_session *s, bool all)
+{
+	list_for_each_safe (l, &s->fading) {
+		struct engine_region *r = container_of(l, struct engine_region, fading);
+
+		/* A client may also take back what it said was in the ring. */
+		if (all || (int32_t)(s->ring.head - r->after) >= 0 || ring_waiting(&s->ring) == 0) {
+			list_remove(&r->fading);
+			engine_region_unhold(r);
+		}
+	}
+}
+
+void client_ring_give_up(struct engine_session *s)
+{
+	fade(s, true);
+}
+
+static int take_seen(struct engine_session *s)
 {
 	struct shm_desc batch[RING_BATCH];
 	int n;
@@ -69,6 +88,16 @@ int client_ring_poll(struct engine_session *s)
 		if (!gate_hold(s, &batch[i])) {
 			client_ring_take(s, &batch[i]);
 		}
+	}
+	return n;
+}
+
+int client_ring_poll(struct engine_session *s)
+{
+	int n = take_seen(s);
+
+	if (!list_empty(&s->fading)) {
+		fade(s, s->corrupt || s->removing);
 	}
 	return n;
 }
@@ -160,23 +189,44 @@ struct engine_region *engine_region_hold(struct engine_session *s, uint32_t id)
 	return r;
 }
 
-void engine_region_unhold(struct engine_region *r)
-{
-	if (r && --r->held == 0 && r->remove_due) {
-		engine_region_remove_now(r);
-	}
-}
-
-void engine_region_remove_now(struct engine_region *r)
+static void region_remove_now(struct engine_region *r)
 {
 	struct engine_session *s = r->session;
 
-	s->regions[r->id] = NULL;
+	if (s->regions[r->id] == r) {
+		s->regions[r->id] = NULL;
+	}
 	r->remove_due = false;
 	r->removing = true;
 	if (r->users == 0) {
 		engine_rdma_unuse(s->progress, r);
 		progress_tell(s->progress, &r->msg);
+	}
+}
+
+void engine_region_unhold(struct engine_region *r)
+{
+	if (r && --r->held == 0 && r->remove_due) {
+		region_remove_now(r);
+	}
+}
+
+void engine_region_remove_soon(struct engine_region *r)
+{
+	struct engine_session *s = r->session;
+	bool last = s->corrupt || s->removing || s->progress->stop;
+	uint32_t waiting = last ? 0 : ring_waiting(&s->ring);
+
+	if (waiting) {
+		/* A client that lies about its tail is found out before that. */
+		r->after = s->ring.head + MIN(waiting, s->ring.mask + 1);
+		r->held++;
+		list_append(&s->fading, &r->fading);
+	}
+	if (r->held) {
+		r->remove_due = true; /* its number is not another's as long */
+	} else {
+		region_remove_now(r);
 	}
 }
 

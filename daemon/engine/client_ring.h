@@ -38,10 +38,12 @@ struct engine_region {
 	uint64_t size;
 	uint32_t id;
 	uint32_t users;
-	uint32_t held;	 /* by descriptors that wait for their gates */
+	uint32_t held;	 /* by descriptors that wait for their gates, or in the ring */
 	bool remove_due; /* when these are taken */
 	bool removing;
-	bool leaving; /* control's: it has asked for the removal */
+	bool leaving;	    /* control's: it has asked for the removal */
+	struct list fading; /* engine_session.fading */
+	uint32_t after;	    /* there: what is in the ring before may name it */
 	struct engine_session *session;
 	engine_done_fn done;
 	void *arg;
@@ -74,6 +76,7 @@ struct engine_session {
 	bool leaving;			/* control's: it has asked for the removal */
 	uint32_t regions_in_use;	/* sum of users */
 	struct list registered;		/* engine_region.mine: known to the devices */
+	struct list fading;		/* engine_region.fading: removed once the ring is so far */
 	struct mailbox_msg *remove_msg; /* waits until no operation uses its memory */
 	void *user;
 	const char *reason; /* of corruption */
@@ -112,7 +115,12 @@ void engine_region_release(struct engine_region *r);
 /* A descriptor that waits names it: it is found until that is taken. NULL: there is none. */
 struct engine_region *engine_region_hold(struct engine_session *s, uint32_t id);
 void engine_region_unhold(struct engine_region *r);
-/* Its client has given it back: nothing finds it any more, and it goes after the last use. */
-void engine_region_remove_now(struct engine_region *r);
+/*
+ * Its client has given it back: when what it has posted before is taken, nothing finds it any more,
+ * and it goes after the last use. r->msg is set.
+ */
+void engine_region_remove_soon(struct engine_region *r);
+/* No descriptor of the ring is waited for any more: none will be taken. */
+void client_ring_give_up(struct engine_session *s);
 
 #endif

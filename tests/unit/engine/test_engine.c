@@ -445,6 +445,34 @@ Test(engine, a_descriptor_does_not_overtake_its_buffer, .timeout = 60)
 	lab_free(lab);
 }
 
+/* Nor does the removal of a buffer overtake a descriptor; the thread sleeps, and sees both at once.
+ */
+Test(engine, a_removal_does_not_overtake_a_descriptor, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 1, 1, 1 << 20, NULL);
+	struct lab_rank *k = &lab->ranks[0];
+
+	for (uint32_t i = 0; i < 20; i++) {
+		struct shm_desc d = {.kind = COLL_ALLREDUCE,
+				     .dtype = DTYPE_I64,
+				     .count = 1,
+				     .ticket = k->ticket++,
+				     .generation = 1,
+				     .comm = 1,
+				     .seq = k->seq++,
+				     .send_buf = 2,
+				     .recv_buf = 2};
+
+		cr_assert_eq(engine_region_add(lab->engines[0], k->session, 2, k->region), 0);
+		usleep(5000);
+		cr_assert_eq(ring_push(&k->ring, &d), 0);
+		ring_publish(&k->ring); /* and no bell */
+		engine_region_remove(lab->engines[0], k->session, 2, nothing, NULL);
+		cr_assert_eq(lab_wait(lab, 0, d.ticket), STATUS_OK, "round %u", i);
+	}
+	lab_free(lab);
+}
+
 /*
  * A rank dies while a stream may be in the middle of its memory and its communicator lives on. The
  * sockets here take the data too fast to hold a stream at will: it also passes without the wait
