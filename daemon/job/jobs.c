@@ -309,8 +309,8 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, const char *what, int er
 		return;
 	}
 	l->broken = true;
-	snprintf(text, sizeof(text), "the %s to host %s are lost: %s", what,
-		 peer_name(l->peer), reason ? reason : strerror(error < 0 ? -error : error));
+	snprintf(text, sizeof(text), "the %s to host %s are lost: %s", what, peer_name(l->peer),
+		 reason ? reason : strerror(error < 0 ? -error : error));
 	log_warn("%s", text);
 	communicators_link_down(jobs, l, STATUS_PEER_DIED, text);
 	peer_break(l->peer, text);

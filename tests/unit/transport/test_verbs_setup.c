@@ -352,21 +352,15 @@ Test(verbs_setup, hostile_frames)
 /* What follows a frame in the same SEND. The first one is dropped, for its number is old. */
 Test(verbs_setup, hostile_followers)
 {
-	struct verbs_frame_header h = {.magic = VERBS_MAGIC,
-				       .type = VERBS_EAGER,
-				       .length = 64,
-				       .seq = UINT32_MAX - 5};
+	struct verbs_frame_header h = {
+		.magic = VERBS_MAGIC, .type = VERBS_EAGER, .length = 64, .seq = UINT32_MAX - 5};
 	struct verbs_frame_header second = {.magic = VERBS_MAGIC, .type = VERBS_EAGER};
 	uint8_t body[96 + 2 * sizeof(second)] = {0};
 	static const struct {
 		uint8_t type;
 		uint32_t length, have;
-	} bad[] = {{0, 0, 32},
-		   {VERBS_DOWN, 0, 32},
-		   {VERBS_CREDIT, 0, 32},
-		   {VERBS_CTS, 33, 64},
-		   {VERBS_CTS, UINT32_MAX, 64},
-		   {VERBS_CTS, 0, 31}};
+	} bad[] = {{0, 0, 32},		{VERBS_DOWN, 0, 32},	     {VERBS_CREDIT, 0, 32},
+		   {VERBS_CTS, 33, 64}, {VERBS_CTS, UINT32_MAX, 64}, {VERBS_CTS, 0, 31}};
 
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		second.type = bad[i].type;
