@@ -27,12 +27,18 @@ enum { SIDE_IN = 0, SIDE_OUT = 1 };
 
 /* ---- storage ------------------------------------------------------------------------------ */
 
+/* Each side of each rank may be on a GPU of its own. */
+static size_t max_groups(const struct engine_comm *c)
+{
+	return 2 * (size_t)c->nlocal;
+}
+
 static size_t slot_size(const struct engine_comm *c)
 {
-	size_t rank = sizeof(struct device_group) + 2 * sizeof(struct device_side) +
-		      OP_DEVICE_RUNS * sizeof(struct device_job);
+	size_t group = sizeof(struct device_group) + sizeof(struct device_side) +
+		       OP_DEVICE_RUNS * sizeof(struct device_job);
 
-	return sizeof(struct device_op) + c->nlocal * rank;
+	return sizeof(struct device_op) + max_groups(c) * group;
 }
 
 int device_comm_init(struct engine_comm *c)
@@ -58,7 +64,7 @@ static struct device_op *device_slot(struct engine_comm *c, uint32_t slot)
 	struct device_op *d = (struct device_op *)(c->devices + slot * slot_size(c));
 
 	d->groups = (struct device_group *)(d + 1);
-	d->sides = (struct device_side *)(d->groups + c->nlocal);
+	d->sides = (struct device_side *)(d->groups + max_groups(c));
 	d->jobs = (struct device_job *)(d->sides + 2 * (size_t)c->nlocal);
 	d->ngroups = 0;
 	return d;
@@ -361,7 +367,8 @@ static bool run_copy(struct op_run *run, uint8_t phase)
 		run->copying += d->groups[g].npieces[side] > 0;
 	}
 	for (uint32_t g = 0; g < d->ngroups; g++) {
-		struct device_job *j = &d->jobs[(size_t)(run - ctx->runs) * ctx->comm->nlocal + g];
+		struct device_job *j =
+			&d->jobs[(size_t)(run - ctx->runs) * max_groups(ctx->comm) + g];
 
 		if (!d->groups[g].npieces[side]) {
 			continue;

@@ -70,9 +70,9 @@ struct device_op {
 	uint32_t ngroups;
 	uint32_t nruns;
 	uint64_t stride;	     /* bytes between blocks of a segment */
-	struct device_group *groups; /* [nlocal] */
+	struct device_group *groups; /* [2 * nlocal] */
 	struct device_side *sides;   /* [2 * nlocal], by rank, then in and out */
-	struct device_job *jobs;     /* [OP_DEVICE_RUNS * nlocal], by run */
+	struct device_job *jobs;     /* [OP_DEVICE_RUNS * 2 * nlocal], by run */
 };
 
 enum device_phase {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lab.h"
+#include "lab_gpu.h"
 #include "proto/base.h"
 #include "transport/wire.h"
 #include "util/clock.h"
@@ -424,6 +425,54 @@ static void nothing(void *arg)
  * A client posts as soon as it is told of its new buffer. Fixes: the progress thread looked at the
  * mailbox first and at the ring later, so a descriptor could overtake the buffer that it names.
  */
+static void gone(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+/* With memory of GPUs: a rank may read from one GPU and write to another. */
+Test(engine, sides_on_two_gpus, .timeout = 60)
+{
+	struct shm_desc d = {.kind = COLL_ALLREDUCE,
+			     .dtype = DTYPE_I64,
+			     .op = REDOP_SUM,
+			     .count = 300000,
+			     .send_buf = 1,
+			     .recv_buf = 2};
+	struct lab *lab = lab_new(one_host, 1, 1, MEM, NULL);
+	struct region *region;
+	bool is_gone = false;
+	uint32_t t[8];
+	void *view;
+
+	if (!lab->gpus[0] || !lab_gpu_has(lab->gpus[0], 0)) {
+		lab_free(lab);
+		return;
+	}
+	region = lab_gpu_region(lab->gpus[0], 2, MEM, &view);
+	cr_assert_eq(engine_region_add(lab->engines[0], lab->ranks[0].session, 2, region), 0);
+	fill(lab, 0, d.count);
+	for (uint32_t i = 0; i < ARRAY_SIZE(t); i++) {
+		struct shm_desc one = d;
+
+		one.recv_off = i * d.count * sizeof(int64_t);
+		t[i] = lab_post(lab, 0, &one);
+	}
+	for (uint32_t i = 0; i < ARRAY_SIZE(t); i++) {
+		cr_assert_eq(lab_wait(lab, 0, t[i]), STATUS_OK);
+		cr_assert_eq(memcmp(at(lab, 0, 0), (int64_t *)view + i * d.count,
+				    d.count * sizeof(int64_t)),
+			     0);
+	}
+	engine_region_remove(lab->engines[0], lab->ranks[0].session, 2, gone, &is_gone);
+	while (!is_gone) {
+		lab_pump(lab);
+		sched_yield();
+	}
+	region_unref(region);
+	lab_free(lab);
+}
+
 Test(engine, a_descriptor_does_not_overtake_its_buffer, .timeout = 60)
 {
 	struct lab *lab = lab_new(one_host, 1, 1, 1 << 20, NULL);
