@@ -340,6 +340,7 @@ void verbs_recv_pump(struct verbs_peer *peer)
 static void ticket_release(struct verbs_peer *peer, struct verbs_ticket *t)
 {
 	t->rx = NULL;
+	t->outside = false;
 	t->ticket += 1u << VERBS_TICKET_BITS;
 	t->next = peer->free_ticket;
 	peer->free_ticket = (uint16_t)(t - peer->tickets + 1);
@@ -363,7 +364,9 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket, bool rdma)
 	struct verbs_ticket was;
 	struct verbs_rx *rx;
 
-	if (!t) {
+	/* A late write of what comes over another transport now changes nothing but the same bytes.
+	 */
+	if (!t || (rdma && t->outside)) {
 		v->stats.strays++;
 		return;
 	}
@@ -397,12 +400,13 @@ void verbs_recv_write(struct verbs_peer *peer, uint32_t ticket, bool rdma)
 
 void *verbs_outside_begin(struct verbs_peer *peer, uint32_t ticket, uint64_t size)
 {
-	const struct verbs_ticket *t = find_ticket(peer, ticket);
+	struct verbs_ticket *t = find_ticket(peer, ticket);
 	const struct transport_recv *recv;
 
-	if (!t || t->size != size || peer->state != VERBS_PEER_OPEN) {
+	if (!t || t->outside || t->size != size || peer->state != VERBS_PEER_OPEN) {
 		return NULL;
 	}
+	t->outside = true;
 	recv = t->rx->recv;
 	/* Where the grant was: a grant lies in one piece. */
 	return t->chunk >= 0 ? verbs_chunk_data(peer->v, t->chunk)

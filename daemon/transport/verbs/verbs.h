@@ -231,7 +231,7 @@ size_t verbs_control_max(const struct verbs *v);
 uint32_t verbs_tickets(const struct verbs *v);
 /*
  * What the peer's handler.write() was given arrives. Return: where its @size bytes go, valid until
- * verbs_outside_done() or the end of the peer; NULL: no such ticket is out.
+ * verbs_outside_done() or the end of the peer; NULL: no such ticket is out, or it is begun already.
  */
 void *verbs_outside_begin(struct verbs_peer *peer, uint32_t ticket, uint64_t size);
 /* All of them are there. */

@@ -204,6 +204,7 @@ struct verbs_ticket {
 	uint64_t offset;
 	int32_t chunk;
 	uint16_t next; /* of the free ones: index + 1 */
+	bool outside;  /* another transport is writing it: nothing else may end it */
 };
 
 enum verbs_peer_state {

@@ -237,6 +237,8 @@ static void deliver_other(struct vnet *n)
 	at = verbs_outside_begin(n->end[o.to].peer, o.ticket, o.size);
 	cr_assert_not_null(at, "no ticket %x", o.ticket);
 	cr_assert_null(verbs_outside_begin(n->end[o.to].peer, o.ticket, o.size + 1));
+	cr_assert_null(
+		verbs_outside_begin(n->end[o.to].peer, o.ticket, o.size)); /* one at a time */
 	memcpy(at, o.data, o.size);
 	verbs_outside_done(n->end[o.to].peer, o.ticket);
 	verbs_outside_sent(n->end[!o.to].peer, o.fragment, 0);
