@@ -70,7 +70,8 @@ static int place_find(struct roce_client *client, const struct post_args *args,
 }
 
 /* Asks the GPU's driver about what is not in the table. Lock not held. */
-static int place_gpu(struct roce_client *client, const struct post_region *region, struct place *p)
+static int place_gpu(struct op *op, const struct post_region *region, unsigned int which,
+		     struct place *p)
 {
 	struct gpu_place g;
 	int r;
@@ -78,10 +79,11 @@ static int place_gpu(struct roce_client *client, const struct post_region *regio
 	if (!p->block) {
 		return 0;
 	}
-	r = gpu_find(client, region->ptr, region->size, &g);
+	r = gpu_find(op->comm->client, region->ptr, region->size, &g);
 	if (r != 0) {
 		return r;
 	}
+	op->used[which] = g.used;
 	p->pinned = g.kind == GPU_HOST ? g.pinned : true;
 	p->gpu = g.kind == GPU_HOST ? 0 : (unsigned int)g.device + 1;
 	if (g.kind == GPU_EXPORTED) {
@@ -297,10 +299,10 @@ static int place_both(struct op *op, const struct post_args *args, const struct 
 	}
 	pthread_mutex_unlock(&client->lock);
 	if (r == 0) {
-		r = place_gpu(client, &shape->send, send);
+		r = place_gpu(op, &shape->send, REQUEST_SEND, send);
 	}
 	if (r == 0) {
-		r = place_gpu(client, &shape->recv, recv);
+		r = place_gpu(op, &shape->recv, REQUEST_RECV, recv);
 	}
 	if (r == 0) {
 		r = place_stream(op, &shape->send, "send", send);

@@ -178,6 +178,32 @@ static void gpu_unpin_pages(struct roce_client *client)
 	}
 }
 
+static void tables_deinit(struct gpu *gpu)
+{
+	while (gpu->n_buffers > 0) {
+		free(gpu->buffers[--gpu->n_buffers]);
+	}
+	while (gpu->registered) {
+		struct roce_buffer *b = gpu->registered;
+
+		gpu->registered = b->next;
+		free(b);
+	}
+	while (gpu->dead) {
+		struct gpu_buffer *b = gpu->dead;
+
+		gpu->dead = b->next_dead;
+		free(b);
+	}
+	while (gpu->allocs) {
+		struct gpu_alloc *a = gpu->allocs;
+
+		gpu->allocs = a->next;
+		free(a);
+	}
+	free(take_ptr(gpu->buffers));
+}
+
 void gpu_deinit(struct roce_client *client, bool forked)
 {
 	struct gpu *gpu = &client->gpu;
@@ -200,7 +226,7 @@ void gpu_deinit(struct roce_client *client, bool forked)
 			cu->StreamDestroy(gpu->copy_stream[i]);
 		}
 	}
-	gpu_mem_deinit(gpu);
+	tables_deinit(gpu);
 }
 
 /* The contexts go last: unpinning staging needs them. */

@@ -59,6 +59,7 @@ struct gpu_place {
 	int device;
 	uint32_t buffer; /* GPU_EXPORTED */
 	uint64_t off;
+	struct gpu_buffer *used; /* gives `buffer` its meaning until gpu_drop(); or NULL */
 };
 
 /* A physical allocation, exported once. */
@@ -82,6 +83,8 @@ struct gpu_buffer {
 	int device;
 	char path[GPU_REASON]; /* how, and why */
 	bool freed;	       /* its memory is gone; else it was only replaced */
+	_Atomic unsigned int
+		users; /* places that name it and are not posted; no new ones once dead */
 	size_t n;
 	struct gpu_alloc *pieces[];
 };
@@ -144,9 +147,11 @@ void gpu_unpin(struct shmem *shm);
 
 /*
  * Finds out what [ptr, ptr + size) is, and hands it to the daemon if need be. @size > 0. No lock
- * may be held. Return: 0 or a status with its sentence.
+ * may be held. Return: 0 or a status with its sentence; then gpu_drop() @ret->used.
  */
 int gpu_find(struct roce_client *client, const void *ptr, size_t size, struct gpu_place *ret);
+/* What names the buffer is posted, or never will be. NULL: nothing. */
+void gpu_drop(struct gpu_buffer *buffer);
 /* How the memory at @ptr reaches the daemon, in words. */
 void gpu_describe(struct roce_client *client, const void *ptr, char *text, size_t size);
 /* Forgets what touches the range, or, with @size 0, what was freed. Waits for the daemon. */
@@ -156,7 +161,6 @@ int gpu_forget(struct roce_client *client, const void *ptr, size_t size);
  * The answers come when no operation uses it any more.
  */
 void gpu_bury(struct roce_client *client, bool only_freed);
-void gpu_mem_deinit(struct gpu *gpu);
 
 /* The driver's id of what is at @ptr now; 0: nothing. */
 uint64_t gpu_key(const struct cuda_abi *cu, CUdeviceptr ptr);

@@ -152,13 +152,21 @@ static int buffer_insert(struct gpu *gpu, struct gpu_buffer *b)
 	return 0;
 }
 
-/* The next one that was given up, or NULL. */
+/* Given up, but an operation that is not posted yet names it. gpu.inner held. */
+static bool dead_used(struct gpu_buffer *b)
+{
+	/* acquire: pairs with the release in gpu_drop(); what names it is then in the ring */
+	return atomic_load_explicit(&b->users, memory_order_acquire) > 0;
+}
+
+/* The next one that was given up and is not named any more, or NULL. */
 static struct gpu_buffer *dead_take(struct gpu *gpu, bool only_freed)
 {
 	struct gpu_buffer **p, *b;
 
 	pthread_mutex_lock(&gpu->inner);
-	for (p = &gpu->dead; *p && only_freed && !(*p)->freed; p = &(*p)->next_dead) {
+	for (p = &gpu->dead; *p && ((only_freed && !(*p)->freed) || dead_used(*p));
+	     p = &(*p)->next_dead) {
 	}
 	b = *p;
 	if (b) {
@@ -195,6 +203,23 @@ void gpu_bury(struct roce_client *client, bool only_freed)
 }
 
 /*
+ * How many that were freed the daemon still has; but for those that are named: it may be this
+ * thread's own operation that names one, by a piece of it that was not freed.
+ */
+static unsigned int freed_left(struct gpu *gpu)
+{
+	unsigned int left;
+
+	pthread_mutex_lock(&gpu->inner);
+	left = gpu->freed;
+	for (struct gpu_buffer *b = gpu->dead; b; b = b->next_dead) {
+		left -= b->freed && dead_used(b);
+	}
+	pthread_mutex_unlock(&gpu->inner);
+	return left;
+}
+
+/*
  * Has the daemon let go of what was freed, the watchdog may be at it. Not for ever: an operation
  * may be in flight whose memory the program should not have freed.
  */
@@ -206,9 +231,7 @@ static void bury_freed(struct roce_client *client)
 
 	do {
 		gpu_bury(client, true);
-		pthread_mutex_lock(&gpu->inner);
-		left = gpu->freed;
-		pthread_mutex_unlock(&gpu->inner);
+		left = freed_left(gpu);
 		if (left > 0) {
 			usleep(100);
 		}
@@ -347,7 +370,7 @@ static void warn_copied(struct roce_client *client, const char *reason)
 	}
 }
 
-/* Makes a buffer of @run, exported or not, and enters it. gpu.grow held. */
+/* Makes a buffer of @run, exported or not, and enters it, with one use. gpu.grow held. */
 static int buffer_new(struct roce_client *client, struct run *run, int device,
 		      struct gpu_buffer **ret)
 {
@@ -361,6 +384,7 @@ static int buffer_new(struct roce_client *client, struct run *run, int device,
 	b->base = run->base;
 	b->size = run->end - run->base;
 	b->device = device;
+	b->users = 1;
 	b->n = run->n;
 	memcpy(b->pieces, run->pieces, run->n * sizeof(b->pieces[0]));
 	if (run->pieces[0]->id) {
@@ -392,7 +416,7 @@ static int buffer_new(struct roce_client *client, struct run *run, int device,
 	return 0;
 }
 
-/* Registers the memory under the range. gpu.grow held. *ret: NULL when it is no one piece. */
+/* Registers the memory under the range. gpu.grow held. *ret: one use, or NULL: no one piece. */
 static int buffer_make(struct roce_client *client, const struct cuda_abi *cu, CUdeviceptr ptr,
 		       size_t size, int device, struct gpu_buffer **ret)
 {
@@ -452,11 +476,37 @@ static bool classify(const struct cuda_abi *cu, CUdeviceptr ptr, struct gpu_plac
 	return ret->device >= 0 && ret->device < GPU_DEVICES;
 }
 
-static void place_set(struct gpu_place *place, const struct gpu_buffer *b, CUdeviceptr ptr)
+/* @b: a use of it goes to the place. */
+static void place_set(struct gpu_place *place, struct gpu_buffer *b, CUdeviceptr ptr)
 {
 	place->kind = b && b->id ? GPU_EXPORTED : GPU_COPIED;
 	place->buffer = b ? b->id : 0;
 	place->off = b ? ptr - b->base : 0;
+	place->used = b;
+}
+
+/* A use of what the table has for the range, or NULL. */
+static struct gpu_buffer *buffer_use(struct gpu *gpu, const struct cuda_abi *cu, CUdeviceptr ptr,
+				     size_t size)
+{
+	struct gpu_buffer *b;
+
+	pthread_mutex_lock(&gpu->lock);
+	b = buffer_find(gpu, cu, ptr, size);
+	if (b) {
+		/* relaxed: it dies under the same lock */
+		atomic_fetch_add_explicit(&b->users, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&gpu->lock);
+	return b;
+}
+
+void gpu_drop(struct gpu_buffer *buffer)
+{
+	if (buffer) {
+		/* release: see dead_used(); it may be freed from here on */
+		atomic_fetch_sub_explicit(&buffer->users, 1, memory_order_release);
+	}
 }
 
 int gpu_find(struct roce_client *client, const void *pointer, size_t size, struct gpu_place *ret)
@@ -471,17 +521,13 @@ int gpu_find(struct roce_client *client, const void *pointer, size_t size, struc
 	if (!cu || !classify(cu, ptr, ret)) {
 		return 0;
 	}
-	pthread_mutex_lock(&gpu->lock);
-	b = buffer_find(gpu, cu, ptr, size);
+	b = buffer_use(gpu, cu, ptr, size);
 	place_set(ret, b, ptr);
-	pthread_mutex_unlock(&gpu->lock);
 	if (b) {
 		return 0;
 	}
 	pthread_mutex_lock(&gpu->grow);
-	pthread_mutex_lock(&gpu->lock);
-	b = buffer_find(gpu, cu, ptr, size); /* another thread may have been first */
-	pthread_mutex_unlock(&gpu->lock);
+	b = buffer_use(gpu, cu, ptr, size); /* another thread may have been first */
 	if (!b) {
 		buffer_sweep(gpu, cu);
 		bury_freed(client);
@@ -491,7 +537,11 @@ int gpu_find(struct roce_client *client, const void *pointer, size_t size, struc
 		place_set(ret, b, ptr);
 	}
 	pthread_mutex_unlock(&gpu->grow);
-	return r == 0 ? gpu_watch(client) : r;
+	r = r == 0 ? gpu_watch(client) : r;
+	if (r != 0) {
+		gpu_drop(take_ptr(ret->used));
+	}
+	return r;
 }
 
 void gpu_describe(struct roce_client *client, const void *ptr, char *text, size_t size)
@@ -529,30 +579,4 @@ int gpu_forget(struct roce_client *client, const void *ptr, size_t size)
 	bury_freed(client);
 	pthread_mutex_unlock(&gpu->grow);
 	return conn_dead(&client->conn) ? conn_dead_error(&client->conn) : 0;
-}
-
-void gpu_mem_deinit(struct gpu *gpu)
-{
-	while (gpu->n_buffers > 0) {
-		free(gpu->buffers[--gpu->n_buffers]);
-	}
-	while (gpu->registered) {
-		struct roce_buffer *b = gpu->registered;
-
-		gpu->registered = b->next;
-		free(b);
-	}
-	while (gpu->dead) {
-		struct gpu_buffer *b = gpu->dead;
-
-		gpu->dead = b->next_dead;
-		free(b);
-	}
-	while (gpu->allocs) {
-		struct gpu_alloc *a = gpu->allocs;
-
-		gpu->allocs = a->next;
-		free(a);
-	}
-	free(take_ptr(gpu->buffers));
 }

@@ -135,6 +135,7 @@ static void group_drop(struct group *group)
 		if (op->blocking || op->request->detached) {
 			op_deinit(op);
 		} else {
+			op_drop(op);
 			copy_list_deinit(&op->in);
 			copy_list_deinit(&op->out);
 			copy_list_deinit(&op->request->out);

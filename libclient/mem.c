@@ -277,6 +277,7 @@ int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
 	}
 	r = gpu_find(client, ptr, size, &place);
 	if (r == 0) {
+		gpu_drop(place.used);
 		r = place.kind != GPU_HOST ? mem_register_device(client, ptr, size, &buffer)
 					   : mem_new(client, ptr, size, SHMEM_INTERNAL, &buffer);
 	}
@@ -354,6 +355,7 @@ int roce_mem_path(struct roce_client *client, const void *ptr, char *text, size_
 		return ROCE_OK;
 	}
 	r = gpu_find(client, ptr, 1, &place);
+	gpu_drop(place.used);
 	if (r == 0 && place.kind == GPU_HOST) {
 		snprintf(text, text_size, "copied by this process");
 	} else if (r == 0) {

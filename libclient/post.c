@@ -61,8 +61,16 @@ int op_make(const struct post_args *args, struct roce_comm *comm, struct op *ret
 	return 0;
 }
 
+void op_drop(struct op *op)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(op->used); i++) {
+		gpu_drop(take_ptr(op->used[i]));
+	}
+}
+
 void op_deinit(struct op *op)
 {
+	op_drop(op);
 	copy_list_deinit(&op->in);
 	copy_list_deinit(&op->out);
 	if (op->request) {
@@ -325,6 +333,11 @@ int post_ops(struct roce_client *client, struct op *ops)
 	}
 	if (r != 0) {
 		post_flush(client);
+	}
+	for (struct op *op = first; op; op = op->next) {
+		op_drop(op);
+	}
+	if (r != 0) {
 		return post_fail(client, ops, r);
 	}
 	return streamed ? post_stream_waits(first) : 0;

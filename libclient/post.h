@@ -60,6 +60,8 @@ struct post_shape {
 	size_t nest;	/* bytes */
 };
 
+struct gpu_buffer;
+
 struct op {
 	struct op *next; /* in a group */
 	struct roce_comm *comm;
@@ -73,7 +75,8 @@ struct op {
 	bool streamed;
 	bool posted; /* its descriptor is in the ring */
 	void *stream;
-	struct copy_list out; /* streamed: what the stream copies back */
+	struct copy_list out;	    /* streamed: what the stream copies back */
+	struct gpu_buffer *used[2]; /* of the sides, until the ring is published; or NULL */
 };
 
 /* Pure: checks arguments, computes both sides. Return: 0 or a status with its sentence. */
@@ -86,6 +89,8 @@ int check_redop(const struct post_args *args, const struct roce_comm *comm, uint
 int op_make(const struct post_args *args, struct roce_comm *comm, struct op *ret);
 /* Finds or stages the memory of both sides (bind.c). */
 int op_bind(struct op *op, const struct post_args *args, const struct post_shape *shape);
+/* No descriptor of it is on its way any more: the GPU memory it names may be given up. */
+void op_drop(struct op *op);
 /* Releases what was not posted, the request included. */
 void op_deinit(struct op *op);
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "libclient/client.h"
+#include "libclient/clock.h"
 #include "proto/base.h"
 #include "proto/gpu.h"
 
@@ -118,6 +119,54 @@ Test(gpu, segments_under_one_tensor)
 	moves(comm, va + UNIT, to, 4 * UNIT);
 	moves(comm, to, va + UNIT + 9, 4 * UNIT);
 	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_REGISTER]), 0, "nothing was staged here");
+}
+
+Test(gpu, replaced_before_it_is_posted)
+{
+	const unsigned int types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	struct roce_comm *comm = test_comm(client, 0, 1);
+	CUdeviceptr va = vmm(0, 3, 2, types), to = device_alloc(16 * UNIT), other;
+	uint8_t in[1000], out[1000] = {0};
+	struct roce_request *request;
+	int64_t deadline;
+
+	memset(in, 0x5a, sizeof(in));
+	put(va, in, sizeof(in));
+	ok(roce_group_start(client));
+	ok(roce_allreduce_stream(ptr(va), ptr(to), sizeof(in), ROCE_U8, ROCE_SUM, comm, stream,
+				 NULL));
+	/* It grows: another buffer stands for the whole. */
+	vmm(va + 6 * UNIT, 1, 2, types);
+	ok(roce_allreduce_stream(ptr(va + 5 * UNIT), ptr(to + UNIT), 2 * UNIT, ROCE_U8, ROCE_SUM,
+				 comm, stream, NULL));
+	cr_assert_not_null(client->gpu.dead);
+	poll(NULL, 0, 100); /* the watchdog is about */
+	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_DEREGISTER]), 0, "it is named still");
+	/* A piece is freed that none of them names: nobody waits for what they themselves hold. */
+	cr_assert_eq(cu.MemUnmap(va + 2 * UNIT, 2 * UNIT), CUDA_SUCCESS);
+	other = device_alloc(4096);
+	deadline = clock_deadline(500);
+	ok(roce_allreduce_stream(ptr(other), ptr(other), 16, ROCE_U8, ROCE_SUM, comm, stream,
+				 NULL));
+	cr_assert_gt(clock_left_ms(deadline), 0);
+	ok(roce_group_end(client));
+	sync_stream();
+	get(to, out, sizeof(out));
+	cr_assert_eq(memcmp(in, out, sizeof(in)), 0);
+	for (int i = 0; i < 1000 && fake_get(&fake, seen[MSG_BUFFER_DEREGISTER]) < 2; i++) {
+		poll(NULL, 0, 1);
+	}
+	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_DEREGISTER]), 2);
+	/* A group that is dropped names nothing any more. */
+	ok(roce_group_start(client));
+	ok(roce_allreduce_stream(ptr(to), ptr(to), 16, ROCE_U8, ROCE_SUM, comm, stream, NULL));
+	ok(roce_allreduce_stream(ptr(to), ptr(to), 16, ROCE_U8, ROCE_SUM, comm, stream, &request));
+	cr_assert_neq(roce_allreduce_stream(ptr(to), ptr(to), 16, 77, ROCE_SUM, comm, stream, NULL),
+		      ROCE_OK);
+	cr_assert_neq(roce_group_end(client), ROCE_OK);
+	cr_assert_neq(roce_wait(&request, 0), ROCE_OK);
+	ok(roce_mem_forget(client, ptr(to), 16));
+	cr_assert_eq(fake_get(&fake, seen[MSG_BUFFER_DEREGISTER]), 3);
 }
 
 Test(gpu, what_cannot_be_exported_is_copied)
