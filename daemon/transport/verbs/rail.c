@@ -22,6 +22,7 @@
 #include "transport/verbs/verbs_impl.h"
 
 #define STABLE_NS (10 * CLOCK_NS_PER_S) /* up for so long: the next failure is a new one */
+#define DOWN_TEXT 220			/* bytes of a reason that the other end is told */
 #define HURRY_MS 50
 #define FRUITLESS_MAX 4 /* times that rails come back only to fail again */
 #define GRANT_MIN 4096u
@@ -108,7 +109,7 @@ void verbs_rail_fail(struct verbs_rail *rail, int error, const char *fmt, ...)
 {
 	struct verbs_peer *peer = rail->peer;
 	bool was_up = rail->state == VERBS_RAIL_UP;
-	char where[240], what[200];
+	char where[240], what[DOWN_TEXT + 80];
 	va_list ap;
 
 	if (!is_live(rail) || peer->state != VERBS_PEER_OPEN) {
@@ -261,7 +262,7 @@ void verbs_rail_down(struct verbs_peer *peer, const struct verbs_frame_header *h
 		verbs_peer_dirty(peer);
 	} else if (h->epoch == rail->epoch) {
 		verbs_rail_fail(rail, -ENETDOWN, "%s left it: %.*s", peer->name,
-				(int)MIN(h->length, VERBS_REASON / 4), (const char *)body);
+				(int)MIN(h->length, DOWN_TEXT), (const char *)body);
 		if (h->count && peer->was_up) {
 			verbs_peer_shrink(peer);
 		}
@@ -413,9 +414,23 @@ static void accept_offer(struct verbs_rail *rail)
 	}
 }
 
+/* Why we left it, for the other end, which knows the rail by its own names. */
+static const char *down_text(const struct verbs_rail *rail)
+{
+	char where[240];
+	size_t n;
+
+	verbs_rail_describe(rail, where, sizeof(where));
+	n = strlen(where);
+	return strncmp(rail->reason, where, n) == 0 && rail->reason[n] == ':' &&
+			       rail->reason[n + 1] == ' '
+		       ? rail->reason + n + 2
+		       : rail->reason;
+}
+
 static void send_due(struct verbs_rail *rail)
 {
-	uint32_t length = (uint32_t)MIN(strlen(rail->reason), VERBS_REASON / 4);
+	const char *reason = down_text(rail);
 
 	if (!rail->remote.magic) {
 		return; /* the other end may not know of it yet */
@@ -425,7 +440,8 @@ static void send_due(struct verbs_rail *rail)
 			!send_control(rail, VERBS_OPENED, &rail->local, sizeof(rail->local));
 	}
 	if (rail->down_due) {
-		rail->down_due = !send_control(rail, VERBS_DOWN, rail->reason, length);
+		rail->down_due = !send_control(rail, VERBS_DOWN, reason,
+					       (uint32_t)MIN(strlen(reason), DOWN_TEXT));
 	}
 	if (rail->drained_due && !rail->down_due) {
 		rail->drained_due =

@@ -44,7 +44,7 @@
 #include "transport/verbs/verbs_wire.h"
 #include "util/clock.h"
 
-#define VERBS_REASON 448
+#define VERBS_REASON 560
 /* Bytes that handler.control() may be given, with the default options; see verbs_control_max(). */
 #define VERBS_CONTROL_MAX 8288
 
