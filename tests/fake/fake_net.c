@@ -727,114 +727,24 @@ void fake_run_ms(struct fake_net *net, unsigned int ms)
 	fake_run(net);
 }
 
-/* ---- ranks -------------------------------------------------------------------------------- */
+/* ---- for fake_rank.c ----------------------------------------------------------------------- */
 
-static void rank_ready(struct member *m)
-{
-	struct fake_rank *r = container_of(m, struct fake_rank, m);
-
-	assert(r->state == FAKE_JOINING);
-	r->state = FAKE_READY;
-}
-
-static void rank_refused(struct member *m, enum status status, const char *text)
-{
-	struct fake_rank *r = container_of(m, struct fake_rank, m);
-
-	assert(r->state == FAKE_JOINING);
-	r->state = FAKE_REFUSED;
-	r->status = status;
-	snprintf(r->text, sizeof(r->text), "%s", text);
-}
-
-static const struct member_ops rank_ops = {.ready = rank_ready, .refused = rank_refused};
-
-static const struct member_options rank_options = {.name = "test"};
-
-static void rank_init(struct fake_net *net, struct fake_rank *r, unsigned int host)
+unsigned int fake_host_enter(struct fake_net *net, unsigned int host, struct fake_rank *r)
 {
 	struct fake_host *h = &net->hosts[host];
 
-	memset(r, 0, sizeof(*r));
-	r->host = h;
-	r->m.ops = &rank_ops;
-	r->m.pid = 100 + h->nranks;
-	r->m.client = "fake";
-	r->state = FAKE_JOINING;
 	assert(h->nranks < ARRAY_SIZE(h->ranks));
-	h->ranks[h->nranks++] = r;
+	r->host = h;
+	h->ranks[h->nranks] = r;
+	return h->nranks++;
 }
 
-static void rank_started(struct fake_rank *r, enum status status)
+unsigned int fake_host_index(const struct fake_host *h)
 {
-	if (status != STATUS_OK) {
-		assert(r->state == FAKE_JOINING);
-		r->state = FAKE_REFUSED;
-		r->status = status;
-	}
+	return h->index;
 }
 
-void fake_join(struct fake_net *net, struct fake_rank *r, unsigned int host,
-	       const uint8_t id[LIMIT_UNIQUE_ID], uint32_t rank, uint32_t size)
+struct jobs *fake_host_jobs(const struct fake_host *h)
 {
-	rank_init(net, r, host);
-	rank_started(r, member_join(r->host->jobs, &r->m, id, LIMIT_UNIQUE_ID, rank, size,
-				    &rank_options, r->text, sizeof(r->text)));
-}
-
-void fake_join_env(struct fake_net *net, struct fake_rank *r, unsigned int host, unsigned int root,
-		   const char *name, uint32_t rank, uint32_t size)
-{
-	char address[] = "192.0.2.1";
-	char *roots[] = {address};
-	struct member_env env = {.name = name, .roots = roots, .nroots = 1, .port = 1000 + root};
-
-	rank_init(net, r, host);
-	rank_started(r, member_join_env(r->host->jobs, &r->m, &env, rank, size, &rank_options,
-					r->text, sizeof(r->text)));
-}
-
-bool fake_split(struct fake_net *net, struct fake_rank *r, struct fake_rank *parent, int32_t color,
-		int32_t key)
-{
-	bool none = false;
-	enum status status;
-
-	rank_init(net, r, parent->host->index);
-	status = member_split(r->host->jobs, &r->m, &parent->m, color, key, &rank_options, &none,
-			      r->text, sizeof(r->text));
-	rank_started(r, status);
-	if (none && status == STATUS_OK) {
-		r->state = FAKE_LEFT;
-	}
-	return none;
-}
-
-static void rank_left(void *arg)
-{
-	struct fake_rank *r = arg;
-
-	assert(r->state == FAKE_LEAVING);
-	r->state = FAKE_LEFT;
-}
-
-void fake_leave(struct fake_rank *r, const char *died)
-{
-	if (r->state == FAKE_JOINING || r->state == FAKE_READY) {
-		r->state = FAKE_LEAVING;
-		member_leave(&r->m, died, rank_left, r);
-	}
-}
-
-void fake_post(struct fake_rank *r, uint64_t posted, uint64_t completed)
-{
-	struct comm_view *v = r->m.comm->view;
-
-	counter_set(&v->ranks[r->m.local].posted, posted);
-	counter_set(&v->completed, completed);
-}
-
-enum status fake_failed(const struct fake_rank *r)
-{
-	return r->m.comm->engine->failed;
+	return h->jobs;
 }

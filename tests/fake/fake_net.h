@@ -75,6 +75,13 @@ void fake_run(struct fake_net *net);
 /* Until nothing waits and @ms have passed. */
 void fake_run_ms(struct fake_net *net, unsigned int ms);
 
+/* A rank of the host from now on; sets its host. Return: how many were there before. */
+unsigned int fake_host_enter(struct fake_net *net, unsigned int host, struct fake_rank *r);
+unsigned int fake_host_index(const struct fake_host *h);
+struct jobs *fake_host_jobs(const struct fake_host *h);
+
+/* ---- fake_rank.c -------------------------------------------------------------------------- */
+
 void fake_join(struct fake_net *net, struct fake_rank *r, unsigned int host,
 	       const uint8_t id[LIMIT_UNIQUE_ID], uint32_t rank, uint32_t size);
 /* @root: host; ranks of all hosts meet there under @name */
