@@ -5,7 +5,8 @@
  * Rails, inside: what the files rails*.c share
  *
  *	rails.c		devices: found, watched, handed to the engine, taken back
- *	rails_link.c	one peer: ports told, pairs made, rails opened, what came of them
+ *	rails_link.c	one peer: ports told, what came of it, whether it is waited for
+ *	rails_pair.c	pairs of ports: proposed, opened, moved to other addresses
  *	rails_paths.c	all of it in words
  *
  * Everything that is asked of the engine is answered before the peer is given back by it, so what
@@ -23,6 +24,7 @@
 #include "peer.pb-c.h"
 #include "util/list.h"
 
+#define RAILS_GID_SIZE 16
 #define RAILS_REMOTE_MAX 64 /* GIDs of a peer that are looked at */
 #define RAILS_SOON_MS 100   /* after a change: others may follow at once */
 #define RAILS_RETRY_MS 5000 /* until a pair that could not be made is tried again */
@@ -119,6 +121,23 @@ void rails_no_port(const struct rails *rails, char *buf, size_t size);
 /* rails_link.c */
 /* Devices, ports or GIDs are not what they were. */
 void rails_links_changed(struct rails *rails);
-void rails_link_free(struct rails_link *k);
+/* Those who wait for it go on when all of it is decided. */
+void rails_link_check(struct rails_link *k);
+
+static inline bool rails_link_is_gone(const struct rails_link *k)
+{
+	return !k->l->peer || k->rails->jobs->stopped;
+}
+
+/* rails_pair.c */
+/* The initiator: makes the pairs that can be made and are not there. */
+void rails_pairs_propose(struct rails_link *k);
+/* Pairs whose address or device is gone go on under another one. */
+void rails_pairs_follow(struct rails_link *k);
+
+static inline bool rails_pair_is_open(const struct rails_pair *p)
+{
+	return p->state != RAILS_PAIR_FREE && p->state != RAILS_PAIR_FAILED;
+}
 
 #endif
