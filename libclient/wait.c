@@ -31,19 +31,23 @@
  */
 #define WAIT_SPIN_NS INT64_C(100000)
 
-static void wait_sleep(struct roce_client *client, wait_fn fn, void *arg, int64_t ns)
+/* Return: true: @fn has yielded true, there is nothing to wait for. */
+static bool wait_sleep(struct roce_client *client, wait_fn fn, void *arg, int64_t ns)
 {
 	struct shm_header *shm = client->shm;
 	struct timespec ts = clock_timespec(ns);
 	uint32_t seen;
+	bool ready;
 
 	/* seq_cst: see the title; pairs with the daemon's fence before it reads waiters */
 	atomic_fetch_add_explicit(&shm->waiters, 1, memory_order_seq_cst);
 	seen = atomic_load_explicit(&shm->completions, memory_order_seq_cst);
-	if (!fn(arg)) {
+	ready = fn(arg);
+	if (!ready) {
 		syscall(SYS_futex, &shm->completions, FUTEX_WAIT, seen, &ts, NULL, 0);
 	}
 	atomic_fetch_sub_explicit(&shm->waiters, 1, memory_order_seq_cst);
+	return ready;
 }
 
 int wait_until(struct roce_client *client, wait_fn fn, void *arg, int timeout_ms, int64_t slice)
@@ -71,8 +75,8 @@ int wait_until(struct roce_client *client, wait_fn fn, void *arg, int timeout_ms
 		if (now >= deadline) {
 			return ROCE_IN_PROGRESS;
 		}
-		wait_sleep(client, fn, arg, deadline - now < slice ? deadline - now : slice);
-		if (fn(arg)) {
+		if (wait_sleep(client, fn, arg, deadline - now < slice ? deadline - now : slice) ||
+		    fn(arg)) {
 			return 0;
 		}
 		dead = client_check(client, false);

@@ -21,6 +21,7 @@ struct roce_client;
 #define WAIT_SLICE_NS INT64_C(100000000)
 #define WAIT_SLICE_SHORT_NS INT64_C(500000)
 
+/* May do what it waits for: it is not called again once it has yielded true. */
 typedef bool (*wait_fn)(void *arg);
 
 /**
