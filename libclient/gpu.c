@@ -9,6 +9,7 @@
 #include "libclient/gpu.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,8 +23,44 @@
 static struct {
 	pthread_mutex_t lock;
 	struct cuda_abi abi;
-	_Atomic int state; /* 0: not loaded, 1: loaded, -1: cannot be */
+	_Atomic int state;	    /* 0: not loaded, 1: loaded, -1: cannot be */
+	_Atomic uint64_t looked_at; /* objects_loaded() when it was not there */
 } driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int objects_count(struct dl_phdr_info *info, size_t size, void *ret)
+{
+	(void)size;
+	*(uint64_t *)ret = info->dlpi_adds;
+	return 1; /* the same for each */
+}
+
+/* How many objects the process has loaded so far: a look-up by name costs some 100 us. */
+static uint64_t objects_loaded(void)
+{
+	uint64_t n = 0;
+
+	dl_iterate_phdr(objects_count, &n);
+	return n;
+}
+
+/* Is the driver in this process? Return: false: it was not when the last object was loaded. */
+static bool driver_loaded(void)
+{
+	uint64_t n = objects_loaded();
+	void *loaded;
+
+	/* relaxed: a hint; who misses another's look looks himself */
+	if (n == atomic_load_explicit(&driver.looked_at, memory_order_relaxed)) {
+		return false;
+	}
+	loaded = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	if (!loaded) {
+		atomic_store_explicit(&driver.looked_at, n, memory_order_relaxed);
+		return false;
+	}
+	dlclose(loaded);
+	return true;
+}
 
 const struct cuda_abi *gpu_cuda(void)
 {
@@ -33,13 +70,8 @@ const struct cuda_abi *gpu_cuda(void)
 	char err[256];
 
 	if (state == 0) {
-		if (!env || env[0] == '\0') {
-			void *loaded = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-
-			if (!loaded) {
-				return NULL; /* a program without a GPU stays without a driver */
-			}
-			dlclose(loaded);
+		if ((!env || env[0] == '\0') && !driver_loaded()) {
+			return NULL; /* a program without a GPU stays without a driver */
 		}
 		pthread_mutex_lock(&driver.lock);
 		state = atomic_load_explicit(&driver.state, memory_order_relaxed);
