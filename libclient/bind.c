@@ -4,7 +4,8 @@
 /*
  * Bind: gives each side of an operation a place in shared memory
  *
- * Memory from roce_mem_alloc() is that place. Registered memory has a mirror at the same offset.
+ * Memory from roce_mem_alloc() is that place. Registered memory has a mirror at the same offset;
+ * of memory that is shared in place the mirror is the same pages, but for its first and last bytes.
  * Anything else gets a staging block. For the latter two, copy lists say what to move in before
  * the post and out after completion; blocks of v-variants are moved one by one, so that gaps
  * between them are neither read nor written.
@@ -32,10 +33,11 @@ struct place {
 	uint64_t off;
 	uint8_t *stage; /* shared address that stands for region->ptr; NULL: region->ptr itself */
 	struct roce_buffer *mirror;
-	bool block;	  /* needs a staging block */
-	bool pinned;	  /* the driver knows the user's memory */
-	bool exported;	  /* of a device, and the daemon has it */
-	unsigned int gpu; /* 1 + device, if the memory is a device's */
+	const struct roce_buffer *alias; /* whose pages are not to be copied to the stage */
+	bool block;			 /* needs a staging block */
+	bool pinned;			 /* the driver knows the user's memory */
+	bool exported;			 /* of a device, and the daemon has it */
+	unsigned int gpu;		 /* 1 + device, if the memory is a device's */
 };
 
 /* Looks a region up. Lock held. */
@@ -61,9 +63,10 @@ static int place_find(struct roce_client *client, const struct post_args *args,
 		return 0;
 	}
 	p->buffer = buffer->shm.id;
-	p->off = (uint64_t)(region->ptr - buffer->ptr);
+	p->off = (uint64_t)(region->ptr - buffer->ptr) + buffer->head;
 	if (!buffer->shared) {
 		p->mirror = buffer;
+		p->alias = buffer->alias.range.base ? buffer : NULL;
 		p->stage = buffer->shm.base + p->off;
 	}
 	return 0;
@@ -128,6 +131,7 @@ static int place_stage(struct op *op, const struct post_region *region, unsigned
 		p->buffer = (*block)->buffer;
 		p->off = (*block)->off;
 		p->stage = (*block)->ptr;
+		p->alias = NULL;
 	}
 	return r;
 }
@@ -218,32 +222,91 @@ static int place_small(struct op *op, const struct post_shape *shape, struct pla
 	return conn_dead(&client->conn) ? e : 0;
 }
 
+/* What of a piece is not in pages that both sides have. Return: number of pieces, at most two. */
+static size_t seg_outside(struct copy_seg seg, const struct roce_buffer *alias,
+			  struct copy_seg *ret)
+{
+	const uint8_t *begin, *end;
+	size_t n = 0;
+
+	if (!alias) {
+		*ret = seg;
+		return 1;
+	}
+	begin = alias->alias.range.base;
+	end = begin + alias->alias.range.size;
+	if (seg.user < begin) {
+		ret[n++] = (struct copy_seg){seg.user, seg.stage,
+					     MIN(seg.size, (size_t)(begin - seg.user))};
+	}
+	if (seg.user + seg.size > end) {
+		size_t skip = seg.user < end ? (size_t)(end - seg.user) : 0;
+
+		ret[n++] = (struct copy_seg){seg.user + skip, seg.stage + skip, seg.size - skip};
+	}
+	return n;
+}
+
+static int copy_list_many(struct copy_list *list, size_t n)
+{
+	list->many = malloc(n * sizeof(*list->many));
+	return list->many ? 0
+			  : error_set(ROCE_ERR_NO_MEMORY, "no memory for a list of %zu pieces", n);
+}
+
+/* One piece. The list is never empty: what has one waits for earlier operations, see post.c. */
+static int copy_list_one(struct copy_seg seg, const struct roce_buffer *alias,
+			 struct copy_list *ret)
+{
+	struct copy_seg outside[2];
+	size_t n = seg_outside(seg, alias, outside);
+
+	ret->n = 1;
+	if (n == 2) {
+		int r = copy_list_many(ret, 2);
+
+		if (r != 0) {
+			return r;
+		}
+		memcpy(ret->many, outside, sizeof(outside));
+		ret->n = 2;
+	} else if (n == 1) {
+		ret->one = outside[0];
+	} else {
+		ret->one = (struct copy_seg){seg.user, seg.stage, 0};
+	}
+	return 0;
+}
+
 /* What to copy between a region and its stage. */
-static int copy_list_make(const struct post_region *region, uint8_t *stage, struct copy_list *ret)
+static int copy_list_make(const struct post_region *region, uint8_t *stage,
+			  const struct roce_buffer *alias, struct copy_list *ret)
 {
 	size_t running = 0, used = 0;
+	int r;
 
 	if (region->n == 0) {
-		ret->one = (struct copy_seg){region->ptr, stage, region->size};
-		ret->n = 1;
-		return 0;
+		return copy_list_one((struct copy_seg){region->ptr, stage, region->size}, alias,
+				     ret);
 	}
-	ret->many = malloc(region->n * sizeof(*ret->many));
-	if (!ret->many) {
-		return error_set(ROCE_ERR_NO_MEMORY, "no memory for a list of %zu blocks",
-				 region->n);
+	r = copy_list_many(ret, region->n * 2);
+	if (r != 0) {
+		return r;
 	}
 	for (size_t i = 0; i < region->n; i++) {
 		size_t at = region->displs ? region->displs[i] : running;
 
 		running += region->counts[i];
 		if (region->counts[i] > 0) {
-			ret->many[used++] = (struct copy_seg){
-				region->base + at * region->elem,
-				stage + (at - region->skip) * region->elem,
-				region->counts[i] * region->elem,
-			};
+			used += seg_outside(
+				(struct copy_seg){region->base + at * region->elem,
+						  stage + (at - region->skip) * region->elem,
+						  region->counts[i] * region->elem},
+				alias, &ret->many[used]);
 		}
+	}
+	if (used == 0 && alias) {
+		ret->many[used++] = (struct copy_seg){region->ptr, stage, 0};
 	}
 	ret->n = used;
 	return 0;
@@ -335,13 +398,13 @@ int op_bind(struct op *op, const struct post_args *args, const struct post_shape
 		op->read = shape->send.ptr;
 		op->read_size = shape->send.size;
 		op->in.gpu = send.gpu;
-		r = copy_list_make(&shape->send, send.stage, &op->in);
+		r = copy_list_make(&shape->send, send.stage, send.alias, &op->in);
 	}
 	if (r == 0 && recv.stage && writes) {
 		struct copy_list *out = op->streamed ? &op->out : &request->out;
 
 		out->gpu = recv.gpu;
-		r = copy_list_make(&shape->recv, recv.stage, out);
+		r = copy_list_make(&shape->recv, recv.stage, recv.alias, out);
 	}
 	if (r != 0) {
 		return r;

@@ -7,15 +7,16 @@
  * File-scope state cannot be avoided here: fork() is a property of the process. Only list heads
  * and a counter live in it.
  *
- * Thread: any      Owns: list head, generation
- * Locks: list_lock: the list; taken before fork() and released on both sides, so that a child
- * always finds a whole list. Leaf lock.
+ * Thread: any      Owns: list heads, generation
+ * Locks: list_lock: the lists; taken before fork() and released on both sides, so that a child
+ * always finds whole lists. Leaf lock.
  */
 #include "libclient/fork.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/mman.h>
 
 #include "proto/base.h"
 
@@ -24,6 +25,7 @@ _Atomic unsigned int fork_generation_word;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static struct fork_guard *guards;
+static struct fork_range *ranges;
 static int fork_once_result;
 
 static void fork_prepare(void)
@@ -34,6 +36,23 @@ static void fork_prepare(void)
 static void fork_parent(void)
 {
 	pthread_mutex_unlock(&list_lock);
+}
+
+/* In a child: the pages of the parent's memory that are shared become private again. */
+static void fork_ranges(void)
+{
+	for (struct fork_range *r = ranges, *next; r; r = next) {
+		next = r->next;
+		if (*r->fd >= 0) {
+			/* If it fails the pages stay shared: all of them are there. */
+			(void)!mmap(r->base, r->size, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_FIXED, *r->fd, (off_t)r->off);
+			*r->fd = base_close(*r->fd);
+		}
+		r->next = NULL;
+		r->prev = NULL;
+	}
+	ranges = NULL;
 }
 
 static void fork_child(void)
@@ -52,6 +71,7 @@ static void fork_child(void)
 		g->prev = NULL;
 	}
 	guards = NULL;
+	fork_ranges();
 	pthread_mutex_unlock(&list_lock);
 }
 
@@ -87,6 +107,32 @@ void fork_guard_remove(struct fork_guard *guard)
 		}
 		guard->next = NULL;
 		guard->prev = NULL;
+	}
+	pthread_mutex_unlock(&list_lock);
+}
+
+void fork_range_add(struct fork_range *range)
+{
+	pthread_mutex_lock(&list_lock);
+	range->next = ranges;
+	range->prev = &ranges;
+	if (ranges) {
+		ranges->prev = &range->next;
+	}
+	ranges = range;
+	pthread_mutex_unlock(&list_lock);
+}
+
+void fork_range_remove(struct fork_range *range)
+{
+	pthread_mutex_lock(&list_lock);
+	if (range->prev) {
+		*range->prev = range->next;
+		if (range->next) {
+			range->next->prev = range->prev;
+		}
+		range->next = NULL;
+		range->prev = NULL;
 	}
 	pthread_mutex_unlock(&list_lock);
 }

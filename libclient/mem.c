@@ -8,6 +8,9 @@
  * comes when no operation uses the memory any more. Only then are results that still lie in a
  * mirror copied out and the mapping removed.
  *
+ * Of memory that is shared in place, pages become private again; if the caller said how it is
+ * freed, their content is lost, since nobody may look at it any more.
+ *
  * Thread: any      Owns: see mem.h      Locks: the client's lock, taken inside
  */
 #include "libclient/mem.h"
@@ -94,9 +97,12 @@ static void mem_remove(struct mem_table *table, const struct roce_buffer *buffer
 	}
 }
 
-/* Makes a buffer; @ptr NULL: shared, else a mirror of the caller's memory. */
-static int mem_new(struct roce_client *client, void *ptr, size_t size, unsigned int flags,
-		   struct roce_buffer **ret)
+/*
+ * Makes a buffer of @span bytes; @ptr NULL: shared, else a mirror of the caller's memory, whose
+ * first byte is byte @head of it.
+ */
+static int mem_new(struct roce_client *client, void *ptr, size_t size, size_t head, size_t span,
+		   unsigned int flags, struct roce_buffer **ret)
 {
 	struct roce_buffer *buffer;
 	int r;
@@ -105,11 +111,11 @@ static int mem_new(struct roce_client *client, void *ptr, size_t size, unsigned 
 	if (!buffer) {
 		return error_set(ROCE_ERR_NO_MEMORY, "no memory for a buffer handle");
 	}
-	r = shmem_new(client, size, flags, &buffer->shm);
+	r = shmem_new(client, span, flags, &buffer->shm);
 	if (r == ROCE_ERR_QUOTA) {
 		/* Idle staging counts against the same limit. */
 		staging_trim(client, 0);
-		r = shmem_new(client, size, flags, &buffer->shm);
+		r = shmem_new(client, span, flags, &buffer->shm);
 	}
 	if (r != 0) {
 		free(buffer);
@@ -119,6 +125,7 @@ static int mem_new(struct roce_client *client, void *ptr, size_t size, unsigned 
 	buffer->shared = !ptr;
 	buffer->ptr = ptr ? ptr : buffer->shm.base;
 	buffer->size = size;
+	buffer->head = head;
 	pthread_mutex_lock(&client->lock);
 	r = mem_insert(&client->mem, buffer);
 	pthread_mutex_unlock(&client->lock);
@@ -156,7 +163,7 @@ int roce_mem_alloc(struct roce_client *client, size_t size, unsigned int flags, 
 	if (flags & ROCE_MEM_HUGE) {
 		f |= SHMEM_HUGE;
 	}
-	r = mem_new(client, NULL, size, f, &buffer);
+	r = mem_new(client, NULL, size, 0, size, f, &buffer);
 	if (r != 0) {
 		return error_prefix(r, "roce_mem_alloc");
 	}
@@ -164,8 +171,8 @@ int roce_mem_alloc(struct roce_client *client, size_t size, unsigned int flags, 
 	return 0;
 }
 
-/* Withdraws, waits for the daemon, frees. */
-static int mem_release(struct roce_client *client, struct roce_buffer *buffer)
+/* Withdraws, waits for the daemon, frees. @keep: the content of an alias is still wanted. */
+static int mem_release(struct roce_client *client, struct roce_buffer *buffer, bool keep)
 {
 	int r;
 
@@ -177,6 +184,7 @@ static int mem_release(struct roce_client *client, struct roce_buffer *buffer)
 	if (!buffer->shared) {
 		request_quiesce_mirror(client, buffer);
 	}
+	alias_deinit(&buffer->alias, keep);
 	shmem_free(&buffer->shm, false);
 	free(buffer);
 	if (r == ROCE_ERR_NO_DAEMON || r == ROCE_ERR_SHUTDOWN) {
@@ -207,7 +215,7 @@ int roce_mem_free(struct roce_client *client, void *ptr)
 	}
 	mem_remove(&client->mem, buffer);
 	pthread_mutex_unlock(&client->lock);
-	return mem_release(client, buffer);
+	return mem_release(client, buffer, true);
 }
 
 /* Device memory: handed to the daemon now rather than at the first operation. */
@@ -245,41 +253,53 @@ static int mem_deregister_device(struct roce_buffer *buffer)
 	return r == ROCE_ERR_NO_DAEMON || r == ROCE_ERR_SHUTDOWN ? 0 : r;
 }
 
-int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
-		      struct roce_buffer **ret_buffer)
+/* Is it a range of the caller's memory that is in no buffer yet? Return: 0 or a status. */
+static int mem_check_new(struct roce_client *client, const char *call, const void *ptr, size_t size,
+			 struct roce_buffer *const *ret_buffer)
 {
-	struct roce_buffer *other, *buffer;
-	struct gpu_place place;
+	struct roce_buffer *other;
 	enum mem_hit hit;
-	int r;
 
-	r = client_enter(client);
-	if (r != 0) {
-		return r;
-	}
 	if (!ptr || !ret_buffer) {
-		return error_set(ROCE_ERR_INVALID, "roce_mem_register: %s is NULL",
+		return error_set(ROCE_ERR_INVALID, "%s: %s is NULL", call,
 				 ptr ? "ret_buffer" : "ptr");
 	}
 	if (size == 0 || (uintptr_t)ptr + size < (uintptr_t)ptr) {
 		return error_set(ROCE_ERR_INVALID,
-				 "roce_mem_register: %zu bytes from %p are not a range of memory",
-				 size, ptr);
+				 "%s: %zu bytes from %p are not a range of memory", call, size,
+				 ptr);
 	}
 	pthread_mutex_lock(&client->lock);
 	hit = mem_find(&client->mem, ptr, size, &other);
 	pthread_mutex_unlock(&client->lock);
 	if (hit != MEM_NONE) {
-		return error_set(ROCE_ERR_EXISTS,
-				 "roce_mem_register: [%p, +%zu) overlaps [%p, +%zu), which is %s",
-				 ptr, size, (void *)other->ptr, other->size,
+		return error_set(ROCE_ERR_EXISTS, "%s: [%p, +%zu) overlaps [%p, +%zu), which is %s",
+				 call, ptr, size, (void *)other->ptr, other->size,
 				 other->shared ? "from roce_mem_alloc()" : "registered already");
+	}
+	return 0;
+}
+
+int roce_mem_register(struct roce_client *client, void *ptr, size_t size,
+		      struct roce_buffer **ret_buffer)
+{
+	struct roce_buffer *buffer;
+	struct gpu_place place;
+	int r;
+
+	r = client_enter(client);
+	if (r == 0) {
+		r = mem_check_new(client, "roce_mem_register", ptr, size, ret_buffer);
+	}
+	if (r != 0) {
+		return r;
 	}
 	r = gpu_find(client, ptr, size, &place);
 	if (r == 0) {
 		gpu_drop(place.used);
-		r = place.kind != GPU_HOST ? mem_register_device(client, ptr, size, &buffer)
-					   : mem_new(client, ptr, size, SHMEM_INTERNAL, &buffer);
+		r = place.kind != GPU_HOST
+			    ? mem_register_device(client, ptr, size, &buffer)
+			    : mem_new(client, ptr, size, 0, size, SHMEM_INTERNAL, &buffer);
 	}
 	if (r != 0) {
 		return error_prefix(r, "roce_mem_register");
@@ -301,10 +321,11 @@ int roce_mem_deregister(struct roce_buffer *buffer)
 	if (r != 0) {
 		return r;
 	}
-	if (buffer->shared) {
+	if (buffer->shared || buffer->alias.range.base) {
 		return error_set(ROCE_ERR_INVALID,
-				 "roce_mem_deregister: memory from roce_mem_alloc() is given back "
-				 "by roce_mem_free()");
+				 "roce_mem_deregister: memory from %s() is given back by %s()",
+				 buffer->shared ? "roce_mem_alloc" : "roce_mem_share",
+				 buffer->shared ? "roce_mem_free" : "roce_mem_unshare");
 	}
 	if (buffer->device) {
 		return mem_deregister_device(buffer);
@@ -312,7 +333,94 @@ int roce_mem_deregister(struct roce_buffer *buffer)
 	pthread_mutex_lock(&client->lock);
 	mem_remove(&client->mem, buffer);
 	pthread_mutex_unlock(&client->lock);
-	return mem_release(client, buffer);
+	return mem_release(client, buffer, true);
+}
+
+/* Does an operation in flight still write there, or copy there? */
+static bool mem_written(struct roce_client *client, const void *ptr, size_t size)
+{
+	bool written;
+
+	pthread_mutex_lock(&client->lock);
+	request_harvest(client);
+	written = request_writes_any(client, ptr, size);
+	pthread_mutex_unlock(&client->lock);
+	return written;
+}
+
+/* Makes a mirror of the right size and moves the pages. Return: 0 or a status. */
+static int mem_share(struct roce_client *client, void *ptr, size_t size, struct roce_buffer **ret)
+{
+	struct roce_buffer *buffer;
+	int r;
+
+	r = mem_new(client, ptr, size, alias_head(ptr), alias_span(ptr, size), SHMEM_RESERVE,
+		    &buffer);
+	if (r != 0) {
+		return r;
+	}
+	r = alias_init(&buffer->alias, &buffer->shm, ptr, size);
+	if (r != 0) {
+		char text[LIMIT_ERROR_TEXT];
+
+		error_copy(text, error_last());
+		pthread_mutex_lock(&client->lock);
+		mem_remove(&client->mem, buffer);
+		pthread_mutex_unlock(&client->lock);
+		mem_release(client, buffer, true);
+		return error_set(r, "%s", text);
+	}
+	*ret = buffer;
+	return 0;
+}
+
+int roce_mem_share(struct roce_client *client, void *ptr, size_t size, void (*free_fn)(void *arg),
+		   void *arg, struct roce_buffer **ret_buffer)
+{
+	struct roce_buffer *buffer;
+	int r;
+
+	r = client_enter(client);
+	if (r == 0) {
+		r = mem_check_new(client, "roce_mem_share", ptr, size, ret_buffer);
+	}
+	if (r != 0) {
+		return r;
+	}
+	if (mem_written(client, ptr, size)) {
+		return error_set(ROCE_ERR_EXISTS,
+				 "roce_mem_share: an operation in flight writes to [%p, +%zu): "
+				 "wait for it first",
+				 ptr, size);
+	}
+	r = mem_share(client, ptr, size, &buffer);
+	if (r != 0) {
+		return error_prefix(r, "roce_mem_share");
+	}
+	buffer->free_fn = free_fn;
+	buffer->free_arg = arg;
+	*ret_buffer = buffer;
+	return 0;
+}
+
+void roce_mem_unshare(void *arg)
+{
+	struct roce_buffer *buffer = arg;
+	struct roce_client *client = buffer ? buffer->client : NULL;
+	void (*free_fn)(void *) = buffer ? buffer->free_fn : NULL;
+	void *free_arg = buffer ? buffer->free_arg : NULL;
+
+	if (client && client->fork_gen == fork_generation()) {
+		pthread_mutex_lock(&client->lock);
+		mem_remove(&client->mem, buffer);
+		pthread_mutex_unlock(&client->lock);
+		mem_release(client, buffer, !free_fn);
+	} else if (!client) {
+		free(buffer);
+	}
+	if (free_fn) {
+		free_fn(free_arg);
+	}
 }
 
 int roce_mem_forget(struct roce_client *client, const void *ptr, size_t size)
@@ -350,8 +458,9 @@ int roce_mem_path(struct roce_client *client, const void *ptr, char *text, size_
 	pthread_mutex_unlock(&client->lock);
 	if (hit != MEM_NONE) {
 		snprintf(text, text_size, "%s",
-			 buffer->shared ? "shared with the daemon"
-					: "registered, copied by this process");
+			 buffer->shared		    ? "shared with the daemon"
+			 : buffer->alias.range.base ? "shared with the daemon in place"
+						    : "registered, copied by this process");
 		return ROCE_OK;
 	}
 	r = gpu_find(client, ptr, 1, &place);
@@ -408,14 +517,24 @@ size_t roce_buffer_size(const struct roce_buffer *buffer)
 
 int roce_buffer_is_shared(const struct roce_buffer *buffer)
 {
-	return buffer ? buffer->shared : 0;
+	return buffer ? buffer->shared || buffer->alias.range.base : 0;
 }
 
 void mem_deinit(struct mem_table *table, bool forked)
 {
 	for (size_t i = 0; i < table->n; i++) {
-		shmem_free(&table->items[i]->shm, forked);
-		free(table->items[i]);
+		struct roce_buffer *buffer = table->items[i];
+
+		if (!forked) {
+			alias_deinit(&buffer->alias, true);
+		}
+		shmem_free(&buffer->shm, forked);
+		if (buffer->free_fn) {
+			/* roce_mem_unshare() is still to come. */
+			buffer->client = NULL;
+		} else {
+			free(buffer);
+		}
 	}
 	free(take_ptr(table->items));
 	table->n = 0;

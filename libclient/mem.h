@@ -6,7 +6,9 @@
  *
  * A table sorted by address, searched at every post. Ranges never overlap. A buffer is either
  * shared (the user's pointer is the shared mapping) or mirrored (the user owns the memory; a
- * shared mapping of the same size stands beside it and is copied to and from). Memory of a GPU is
+ * shared mapping of the same size stands beside it and is copied to and from). Of a mirror with an
+ * alias the whole pages are the user's own, and only the bytes around them are copied. Such a
+ * buffer may outlive its client, since what frees the memory still holds it. Memory of a GPU is
  * looked up elsewhere (gpu_mem.c); registering it only makes that look-up find it.
  *
  * Thread: any, table under the client's lock      Owns: the buffers      Locks: none of its own
@@ -18,16 +20,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libclient/alias.h"
 #include "libclient/shmem.h"
 
 struct roce_buffer {
-	struct roce_client *client;
-	uint8_t *ptr; /* as the user knows it */
-	size_t size;  /* as the user asked */
-	bool shared;  /* ptr is shm.base */
-	bool device;  /* memory of a GPU: not in the table, no shm */
+	struct roce_client *client; /* NULL: it is gone */
+	uint8_t *ptr;		    /* as the user knows it */
+	size_t size;		    /* as the user asked */
+	bool shared;		    /* ptr is shm.base */
+	bool device;		    /* memory of a GPU: not in the table, no shm */
 	struct roce_buffer *next;
 	struct shmem shm;
+	size_t head; /* of a mirror: where ptr's byte is in shm */
+	struct alias alias;
+	void (*free_fn)(void *arg); /* of roce_mem_share() */
+	void *free_arg;
 };
 
 struct mem_table {

@@ -288,6 +288,20 @@ bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t siz
 	return false;
 }
 
+bool request_writes_any(const struct roce_client *client, const void *ptr, size_t size)
+{
+	const struct request_pool *pool = &client->requests;
+
+	for (uint32_t i = 0; i < pool->tickets_used; i++) {
+		const struct roce_request *r = pool->tickets[i].request;
+
+		if (r && ranges_overlap(r->write, r->write_size, ptr, size)) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static bool request_posted(const struct roce_request *request)
 {
 	return request &&

@@ -136,6 +136,8 @@ bool request_ready(const struct roce_request *request);
 int request_finish(struct roce_request *request);
 /* Is an operation of @comm in flight that writes into [ptr, ptr + size)? Lock held. */
 bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t size);
+/* The same of any communicator. */
+bool request_writes_any(const struct roce_client *client, const void *ptr, size_t size);
 /* Ends all ready requests under the lock. Return: number of tickets freed. */
 unsigned int request_harvest(struct roce_client *client);
 /* The same for those that streams wait for; calls no driver. Lock held. */

@@ -236,6 +236,21 @@ ROCE_API int roce_mem_register(struct roce_client *client, void *ptr, size_t siz
 			       struct roce_buffer **ret_buffer);
 ROCE_API int roce_mem_deregister(struct roce_buffer *buffer);
 /*
+ * Shares the caller's memory in place: its whole pages become pages that the daemon maps, too, with
+ * the same content at the same addresses, and are not copied any more; the bytes before the first
+ * and after the last are. Nobody may write there during the call. The memory must be private,
+ * anonymous and writable (else UNSUPPORTED), as from malloc(). EXISTS: part of it is known already,
+ * or an operation in flight writes there.
+ *
+ * roce_mem_unshare() ends it, before the memory is freed. With @free_fn it then calls
+ * free_fn(@arg), which frees the memory: its content is lost before. So a deleter can be replaced
+ * by roce_mem_unshare() and the buffer; in this use it may come after roce_disconnect() and in a
+ * forked child.
+ */
+ROCE_API int roce_mem_share(struct roce_client *client, void *ptr, size_t size,
+			    void (*free_fn)(void *arg), void *arg, struct roce_buffer **ret_buffer);
+ROCE_API void roce_mem_unshare(void *buffer);
+/*
  * Memory of a GPU needs no registration: it is handed to the daemon, allocation by allocation, when
  * it is first used, and found again as long as the driver knows it as the same. Operations without
  * a stream take it too, if the caller has synchronised with what fills it.
