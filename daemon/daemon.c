@@ -425,6 +425,7 @@ static int init_gpu(struct daemon *d)
 {
 	struct gpu_options o = {
 		.off = d->config->gpu == CONFIG_GPU_OFF,
+		.peer_off = d->config->gpu_peer == CONFIG_GPU_OFF,
 		.staging = d->config->gpu_staging,
 		.spin_us = d->config->progress_spin_us,
 	};

@@ -85,6 +85,7 @@ struct config {
 	int32_t io_threads;	/* VALUE_IS_AUTO */
 	enum config_gpu gpu;
 	uint64_t gpu_staging; /* bytes a GPU */
+	enum config_gpu gpu_peer;
 	uint32_t join_timeout_ms;
 	uint32_t arrival_timeout_ms;
 	uint32_t transfer_timeout_ms;

@@ -286,6 +286,7 @@ static void put_gpu(struct json *j, const struct gpu_status *g)
 	json_uint(j, "staging_pinned", g->staging_pinned);
 	json_uint(j, "bytes_from_gpu", g->bytes_in);
 	json_uint(j, "bytes_to_gpu", g->bytes_out);
+	json_uint(j, "bytes_to_other_gpus", g->bytes_peer);
 	json_uint(j, "copies", g->jobs);
 	json_uint(j, "copies_failed", g->jobs_failed);
 	json_uint(j, "copies_waiting", g->jobs_waiting);

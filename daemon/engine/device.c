@@ -260,6 +260,7 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 	uint32_t max;
 
 	ctx->device = NULL;
+	d->direct = false;
 	d->stride = MIN(ctx->seg, ALIGN_UP(longest, 64));
 	for (uint32_t l = 0; l < c->nlocal; l++) {
 		side_add(ctx, d, l, SIDE_IN);
@@ -279,6 +280,7 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 		if (groups_take(d, n, oldest ? GPU_STAGING_RUN : GPU_STAGING_MORE)) {
 			ctx->device = d;
 			ctx->far = false; /* staging memory is what stays in the cache */
+			d->direct = device_direct(ctx);
 			return 0;
 		}
 	}

@@ -22,6 +22,10 @@
  *
  * A copy holds its operation as a message on a stream does (op_ctx.held).
  *
+ * Between GPUs of one host copy engines move data straight where they may and where it pays
+ * (device_peer.c), in operations that only move data among ranks of this host. Sums are the CPU's,
+ * and what another host sends is in memory of this one: these are staged.
+ *
  * Thread: progress, but for the function that describes copies      Owns: nothing      Locks: none
  */
 #ifndef ROCECOMM_ENGINE_DEVICE_H
@@ -47,6 +51,9 @@ struct device_job {
 	void (*end)(struct device_job *job);
 	struct op_run *run; /* of an operation */
 	uint32_t group;
+	/* From GPU to GPU: the operation, and the copying thread's place in its plan. */
+	struct op_ctx *ctx;
+	uint32_t piece, dst;
 };
 
 /* A rank's send or receive buffer. */
@@ -69,6 +76,9 @@ struct device_group {
 struct device_op {
 	uint32_t ngroups;
 	uint32_t nruns;
+	bool direct;		     /* copies from GPU to GPU do all of it */
+	bool direct_failed;	     /* one of them */
+	uint32_t direct_jobs;	     /* of them that are not back */
 	uint64_t stride;	     /* bytes between blocks of a segment */
 	struct device_group *groups; /* [2 * nlocal] */
 	struct device_side *sides;   /* [2 * nlocal], by rank, then in and out */
@@ -101,6 +111,15 @@ uint8_t *device_ref(const struct op_ctx *ctx, const struct op_run *run, const st
 		    uint64_t first, uint64_t lo);
 /* Takes back what has been copied. Return: how many jobs. */
 int device_reap(struct progress *p);
+
+/* ---- from GPU to GPU (device_peer.c) ------------------------------------------------------- */
+
+/* Can copies from GPU to GPU do all of it? What is not known yet is asked for on the way. */
+bool device_direct(const struct op_ctx *ctx);
+/* Starts them; the operation ends with them, or goes through the host when one fails. */
+void device_direct_start(struct op_ctx *ctx);
+/* The same for a send and the receive of its partner. Return: false: it cannot. */
+bool device_p2p_direct(struct p2p *x, struct p2p *y);
 
 /* ---- sends and receives ------------------------------------------------------------------- */
 

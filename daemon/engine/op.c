@@ -445,6 +445,13 @@ static void op_shape(struct op *op, struct op_ctx *ctx, struct vargs *v)
 			(v && coll_kind_has_root(op->sig.kind)));
 }
 
+void op_go(struct op_ctx *ctx)
+{
+	for (uint32_t i = 0; i < ctx->nruns; i++) {
+		run_begin(ctx, &ctx->runs[i]);
+	}
+}
+
 static void op_launch(struct op *op, struct op_ctx *ctx)
 {
 	struct engine_comm *c = op->comm;
@@ -463,8 +470,10 @@ static void op_launch(struct op *op, struct op_ctx *ctx)
 	if (ctx->seg != UINT64_MAX && ctx->seg * ctx->entry->plan->ntemp > COMM_TEMP / OP_RUNS) {
 		ctx->nruns = 1;
 	}
-	for (uint32_t i = 0; i < ctx->nruns; i++) {
-		run_begin(ctx, &ctx->runs[i]);
+	if (ctx->device && ctx->device->direct) {
+		device_direct_start(ctx);
+	} else {
+		op_go(ctx);
 	}
 	c->started++;
 	if (c->rts_lost && (int32_t)((uint32_t)c->rts_lost - op->seq) > 0) {

@@ -157,6 +157,8 @@ struct plan_entry *plan_cache_get(struct engine_comm *c, uint8_t kind, uint8_t a
 /* Return: 0 started, OP_E_LATER: resources are taken, comm_advance() will come again. */
 enum { OP_E_LATER = 1 };
 int op_start(struct op *op);
+/* Begins its segments. */
+void op_go(struct op_ctx *ctx);
 void op_run_steps(struct op_run *run);
 /* Takes back what workers have done. Return: how many slices. */
 int op_reap(struct progress *p);

@@ -156,6 +156,23 @@ void p2p_copied(struct p2p *x)
 	p->rescan = true;
 }
 
+void p2p_moved(struct p2p *x, bool ok)
+{
+	struct progress *p = x->comm->progress;
+	enum status status = x->comm->failed;
+	struct p2p *y = x->partner;
+
+	x->partner = NULL;
+	x->copying = y->copying = false;
+	x->state = y->state = P2P_WAITING;
+	x->indirect = !ok;
+	if (status != STATUS_OK || ok) {
+		p2p_finish(x, status);
+		p2p_finish(y, status); /* the communicator may be gone by now */
+	}
+	p->rescan = true;
+}
+
 /* ---- across hosts ------------------------------------------------------------------------- */
 
 static void note_done(struct transport_send *send, int status)
@@ -352,7 +369,7 @@ static void local_copy(struct p2p *x)
 		p2p_mismatch(x, y->bytes);
 		return;
 	}
-	if (!p2p_fetched(x)) {
+	if (device_p2p_direct(x, y) || !p2p_fetched(x)) {
 		return;
 	}
 	n = MIN(x->bytes - x->cursor, OP_SLICE);

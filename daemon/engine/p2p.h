@@ -35,10 +35,12 @@ struct p2p {
 	uint8_t kind; /* COLL_SEND, COLL_RECV */
 	uint8_t dtype;
 	uint8_t state;
-	bool started;	/* no conflict any more */
-	bool note_busy; /* its grant is with the transport */
-	bool copying;	/* between its buffer on a GPU and `stage` */
-	bool fetched;	/* a send: `stage` has it */
+	bool started;	     /* no conflict any more */
+	bool note_busy;	     /* its grant is with the transport */
+	bool copying;	     /* between its buffer on a GPU and `stage` */
+	bool fetched;	     /* a send: `stage` has it */
+	bool indirect;	     /* a send: not from GPU to GPU, that has failed */
+	struct p2p *partner; /* a send: whose buffer copies from GPU to GPU fill */
 	uint64_t bytes;
 	uint64_t since;	 /* ns: waits for its partner from then on */
 	uint64_t cursor; /* copied so far, between ranks of this host */
@@ -68,6 +70,8 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 void p2p_recv_done(struct p2p *x);
 /* The copy between its buffer and staging memory has ended, or its communicator has failed. */
 void p2p_copied(struct p2p *x);
+/* The copy from a send's GPU to that of its partner has ended. */
+void p2p_moved(struct p2p *x, bool ok);
 void p2p_granted(struct engine_comm *c, const struct wire_header *h);
 /* The oldest that waits for its partner since before @limit (ns), or NULL. */
 const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit);

@@ -4,9 +4,11 @@
 /*
  * Copier: the thread of a GPU that submits copies and sees them end
  *
- * Two streams, so that both directions work at once. What was copied is known by an event behind
- * it; while a GPU has work the thread asks for the oldest event of each direction again and again,
- * yielding in between; without work it sleeps.
+ * A stream for each way, so that all of them work at once: from the GPU, to it, and to other GPUs.
+ * What goes to other GPUs is pushed by this one. Inside one GPU the driver has the compute engine
+ * copy, which waits for its turn while others compute: that goes through the host. What was copied
+ * is known by an event behind it; while a GPU has work the thread asks for the oldest event of each
+ * direction again and again, yielding in between; without work it sleeps.
  *
  * Every job comes back, with an error if need be, and only when the GPU does nothing for it any
  * more: whoever waits for jobs may then give memory back.
@@ -161,6 +163,47 @@ static uint64_t prepare(struct gpu_device *d, const struct gpu_copy *c)
 	return MIN(c->size, STAGING_SLAB - off % STAGING_SLAB);
 }
 
+/* Straight to another GPU, whose context is there as long as its memory is. */
+static CUresult peer_begin(struct gpu_device *d, struct copier_lane *lane, const struct gpu_copy *c)
+{
+	CUresult r;
+
+	if (copier_lost(c->to)) {
+		return (CUresult)atomic_load_explicit(&c->to->lost, memory_order_relaxed);
+	}
+	r = d->gpu->cuda.MemcpyPeerAsync(c->to_address, c->to->ctx, c->device, d->ctx, c->size,
+					 lane->stream);
+	if (r == CUDA_SUCCESS) {
+		atomic_fetch_add_explicit(&d->bytes_peer, c->size, memory_order_relaxed);
+	}
+	return r;
+}
+
+/* Inside one GPU: out and in again, in the order of the stream. */
+static CUresult bounce_begin(struct gpu_device *d, struct copier_lane *lane, struct gpu_copy c)
+{
+	const struct cuda_abi *cuda = &d->gpu->cuda;
+
+	while (c.size) {
+		struct gpu_copy part = {.host = c.host, .size = MIN(c.size, c.room)};
+		uint64_t n = prepare(d, &part);
+		CUresult r = cuda->MemcpyDtoHAsync(c.host, c.device, n, lane->stream);
+
+		if (r == CUDA_SUCCESS) {
+			r = cuda_abi_upload(cuda, c.to_address, c.host, n, lane->stream);
+		}
+		if (r != CUDA_SUCCESS) {
+			return r;
+		}
+		atomic_fetch_add_explicit(&d->bytes_in, n, memory_order_relaxed);
+		atomic_fetch_add_explicit(&d->bytes_out, n, memory_order_relaxed);
+		c.device += n;
+		c.to_address += n;
+		c.size -= n;
+	}
+	return CUDA_SUCCESS;
+}
+
 static CUresult piece_begin(struct gpu_device *d, struct copier_lane *lane, bool out,
 			    struct gpu_copy c)
 {
@@ -197,10 +240,17 @@ static void job_begin(struct gpu_device *d, struct copier_lane *lane, struct gpu
 		return;
 	}
 	for (uint32_t i = 0; i < job->npieces && r == CUDA_SUCCESS; i++) {
-		struct gpu_copy c;
+		struct gpu_copy c = {0};
 
 		job->piece(job, i, &c);
-		r = piece_begin(d, lane, job->out, c);
+		if (c.size == 0) {
+			continue;
+		}
+		if (!job->peer) {
+			r = piece_begin(d, lane, job->out, c);
+		} else {
+			r = c.to == d ? bounce_begin(d, lane, c) : peer_begin(d, lane, &c);
+		}
 	}
 	/* Also after an error: what was begun before it must end first. */
 	recorded = cuda->EventRecord(lane->events[at], lane->stream);
@@ -239,7 +289,7 @@ static int take_jobs(struct gpu_device *d)
 
 	while (item) {
 		struct gpu_job *job = container_of(item, struct gpu_job, item);
-		struct copier_lane *lane = &d->lanes[job->out];
+		struct copier_lane *lane = &d->lanes[job->peer ? COPIER_PEER : job->out];
 
 		item = item->next;
 		job->item.next = NULL;
@@ -258,14 +308,19 @@ static int take_jobs(struct gpu_device *d)
 
 static bool copier_busy(const struct gpu_device *d)
 {
-	return d->lanes[0].count || d->lanes[1].count || d->lanes[0].waiting || d->lanes[1].waiting;
+	for (int i = 0; i < COPIER_LANES; i++) {
+		if (d->lanes[i].count || d->lanes[i].waiting) {
+			return true;
+		}
+	}
+	return false;
 }
 
 static int copier_turn(struct gpu_device *d)
 {
 	int n = take_jobs(d);
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < COPIER_LANES; i++) {
 		n += lane_begin(d, &d->lanes[i]);
 		n += lane_poll(d, &d->lanes[i]);
 	}

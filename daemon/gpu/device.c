@@ -119,7 +119,10 @@ static bool driver_start(struct gpu *gpu, struct gpu_request *request)
 	}
 	for (int i = 0; i < MIN(count, GPU_MAX_DEVICES); i++) {
 		gpu->devices[n] = device_new(gpu, i);
-		n += gpu->devices[n] != NULL;
+		if (gpu->devices[n]) {
+			gpu->devices[n]->index = n;
+			n++;
+		}
 	}
 	gpu->loaded = true;
 	/* release: pairs with gpu_get_status() */
@@ -196,8 +199,10 @@ static void lane_close(const struct cuda_abi *cuda, struct copier_lane *lane)
 
 static void context_close(struct gpu_device *d)
 {
-	lane_close(&d->gpu->cuda, &d->lanes[0]);
-	lane_close(&d->gpu->cuda, &d->lanes[1]);
+	for (int i = 0; i < COPIER_LANES; i++) {
+		lane_close(&d->gpu->cuda, &d->lanes[i]);
+	}
+	peer_forget(d);
 	d->gpu->cuda.CtxSetCurrent(NULL);
 	d->gpu->cuda.DevicePrimaryCtxRelease(d->device);
 	d->ctx = NULL;
@@ -212,7 +217,7 @@ static CUresult context_open(struct gpu_device *d)
 		return r;
 	}
 	r = cuda->CtxSetCurrent(d->ctx);
-	for (int i = 0; i < 2 && r == CUDA_SUCCESS; i++) {
+	for (int i = 0; i < COPIER_LANES && r == CUDA_SUCCESS; i++) {
 		r = lane_open(cuda, &d->lanes[i]);
 	}
 	if (r != CUDA_SUCCESS) {

@@ -255,6 +255,7 @@ static void status_fill(const struct gpu_device *d, struct gpu_status *ret)
 	ret->staging_pinned = get(&d->staging.pinned);
 	ret->bytes_in = get(&d->bytes_in);
 	ret->bytes_out = get(&d->bytes_out);
+	ret->bytes_peer = get(&d->bytes_peer);
 	ret->jobs_failed = get(&d->jobs_failed);
 	ret->jobs = get(&d->jobs_ended);
 	ret->jobs_waiting = get(&d->jobs) - ret->jobs;

@@ -44,6 +44,7 @@ struct gpu_memory; /* consecutive addresses made of allocations */
 
 struct gpu_options {
 	bool off;	     /* refuse everything */
+	bool peer_off;	     /* no copies from GPU to GPU */
 	const char *library; /* NULL: as cuda_abi_open() does */
 	uint64_t staging;    /* bytes a GPU, at most */
 	uint32_t spin_us;    /* the copying threads look for work that long before they sleep */
@@ -132,6 +133,7 @@ struct gpu_status {
 	uint64_t allocs, alloc_bytes;
 	uint64_t staging_limit, staging_used, staging_peak, staging_pinned;
 	uint64_t bytes_in, bytes_out; /* copied from the GPU, to the GPU */
+	uint64_t bytes_peer;	      /* copied straight to other GPUs */
 	uint64_t jobs, jobs_failed, jobs_waiting;
 };
 
@@ -154,6 +156,10 @@ struct gpu_copy {
 	uint64_t device;
 	void *host; /* staging memory, or any other: slower then */
 	uint64_t size;
+	/* Of a job between GPUs: where it goes. On the same GPU it goes by @room bytes at @host. */
+	struct gpu_device *to;
+	uint64_t to_address;
+	uint64_t room;
 };
 
 /* Copies, in order. The caller keeps it, and what piece() reads, until it has it back. */
@@ -161,8 +167,8 @@ struct gpu_job {
 	struct gpu_item item;
 	struct gpu_device *device;
 	struct gpu_channel *channel;
-	bool out; /* to the GPU */
-	bool on_event;
+	bool out;  /* to the GPU */
+	bool peer; /* from the GPU to others: see gpu_peer_ready() */
 	uint32_t npieces;
 	int error; /* enum cudaError_enum, 0: all is copied */
 	/* Called by the copying thread, with 0 .. npieces - 1. Size 0: nothing to copy. */
@@ -193,6 +199,27 @@ static inline bool gpu_channel_quiet(const struct gpu_channel *channel)
 	return !atomic_load_explicit(&((struct gpu_channel *)channel)->ending,
 				     memory_order_acquire);
 }
+
+/*
+ * May copy engines copy from @from to @to, on another GPU of this host? Never waits: what is not
+ * known yet the "gpu" thread finds out, by a trial of the pair of GPUs and by opening @to to the
+ * other GPU, and a later call says so. Any thread that holds both.
+ */
+bool gpu_peer_ready(struct gpu_memory *from, struct gpu_memory *to);
+/* A copy between them has failed: no more of them. @error: as gpu_job.error. */
+void gpu_peer_broken(struct gpu_device *from, struct gpu_device *to, int error);
+
+/* What is known of one GPU's way to another. Numbers of different moments. */
+struct gpu_peer_status {
+	char uuid[48]; /* of the other */
+	bool direct;
+	uint32_t direct_mbytes, staged_mbytes; /* a second, in the trial; 0: none was made */
+	char reason[200];		       /* a sentence */
+};
+
+/* @index: as gpu_get_status(). Return: false: there is no @peer-th other GPU that was ever used. */
+bool gpu_get_peer(const struct gpu *gpu, unsigned int index, unsigned int peer,
+		  struct gpu_peer_status *ret);
 
 /*
  * What staging memory is for. What is held until another host has done its part must leave room for

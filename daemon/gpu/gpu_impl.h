@@ -22,6 +22,28 @@
 
 #define COPIER_EVENTS 32 /* jobs with the GPU at a time, each way */
 
+/* Ways: each a stream of its own, so that all work at once. */
+enum { COPIER_IN = 0, COPIER_OUT = 1, COPIER_PEER = 2, COPIER_LANES = 3 };
+
+/* Copies of one GPU to another: how, and why so. */
+enum peer_verdict {
+	PEER_UNTRIED = 0,
+	PEER_DIRECT,
+	PEER_OFF,	/* gpu_peer = off */
+	PEER_NO_ACCESS, /* the driver says that they cannot reach each other */
+	PEER_NO_MEMORY, /* for the trial */
+	PEER_FAILED,	/* the trial did, see error */
+	PEER_WRONG,	/* the trial's bytes were */
+	PEER_SLOW,	/* slower than through the host */
+	PEER_BROKEN,	/* a copy failed after a good trial, see error */
+};
+
+struct gpu_pair {
+	_Atomic int verdict;
+	_Atomic int error;
+	_Atomic uint32_t direct_mbytes, staged_mbytes; /* a second */
+};
+
 /* Copies in one direction: a stream, jobs that the GPU has, jobs that wait. */
 struct copier_lane {
 	CUstream stream;
@@ -35,6 +57,7 @@ struct gpu_device {
 	struct gpu *gpu;
 	/* constant */
 	CUdevice device;
+	uint32_t index; /* in gpu.devices */
 	uint8_t uuid[GPU_UUID_BYTES];
 	char name[64];
 	char uuid_text[48];
@@ -48,7 +71,7 @@ struct gpu_device {
 
 	/* the copying thread's, but for the inbox */
 	struct thread thread;
-	struct copier_lane lanes[2]; /* from the GPU, to the GPU */
+	struct copier_lane lanes[COPIER_LANES];
 	_Alignas(64) struct gpu_inbox inbox;
 	_Atomic uint32_t state; /* enum copier_state; the futex */
 	_Atomic bool stop;
@@ -59,7 +82,8 @@ struct gpu_device {
 	_Atomic bool used; /* has been opened once: the texts above may be read */
 	_Atomic int lost;  /* enum cudaError_enum */
 	_Atomic uint64_t allocs, alloc_bytes;
-	_Atomic uint64_t bytes_in, bytes_out, jobs, jobs_failed, jobs_ended;
+	_Atomic uint64_t bytes_in, bytes_out, bytes_peer, jobs, jobs_failed, jobs_ended;
+	struct gpu_pair pairs[GPU_MAX_DEVICES]; /* by index of the other */
 };
 
 struct gpu {
@@ -104,6 +128,11 @@ struct gpu_memory {
 	uint64_t address;
 	uint64_t size;
 	CUdeviceptr reserved; /* 0: it lies in the mapping of its only allocation */
+	/* Other GPUs, bit an index: that may write to it; that it cannot be opened to. */
+	_Atomic uint64_t open_to, closed_to;
+	struct gpu_task peer_task; /* of one request to open it */
+	_Atomic bool peer_asked;
+	struct gpu_device *peer_from; /* the GPU that asks */
 	uint32_t nallocs;
 	struct gpu_alloc *allocs[];
 };
@@ -131,6 +160,11 @@ void device_close(struct gpu_device *d);
 void device_free(struct gpu_device *d);
 /* A call has failed: is the context spoilt? Any thread that has it as its current one. */
 void device_check(struct gpu_device *d, CUresult r);
+
+/* ---- peer.c ------------------------------------------------------------------------------- */
+
+/* A context goes: what its trials found out goes with it. */
+void peer_forget(struct gpu_device *d);
 
 /* ---- copier.c ----------------------------------------------------------------------------- */
 

@@ -150,6 +150,10 @@ FAKE_API CUresult cuInit(unsigned int flags)
 	if (fake.pid == 0) {
 		fake.real_devices = n ? atoi(n) : 2;
 		fake.copy_us = us ? atol(us) : 0;
+		fake.host_us = getenv("FAKE_CUDA_HOST_US") ? atol(getenv("FAKE_CUDA_HOST_US")) : 0;
+		fake.peer_us = getenv("FAKE_CUDA_PEER_US") ? atol(getenv("FAKE_CUDA_PEER_US")) : 0;
+		fake.no_peer = getenv("FAKE_CUDA_NO_PEER");
+		fake.peer_spoil = getenv("FAKE_CUDA_PEER_SPOIL");
 		fake.next_id = 900;
 		read_fails(getenv("FAKE_CUDA_FAIL"));
 		read_visible(getenv("CUDA_VISIBLE_DEVICES"));
@@ -317,7 +321,7 @@ FAKE_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 FAKE_API CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
 {
 	FAKE_ENTER("cuDeviceCanAccessPeer");
-	*can = dev != peer;
+	*can = dev != peer && !fake.no_peer;
 	return CUDA_SUCCESS;
 }
 
@@ -419,7 +423,17 @@ FAKE_API CUresult cuCtxGetDevice(CUdevice *dev)
 FAKE_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 {
 	FAKE_ENTER_CTX("cuCtxEnablePeerAccess");
-	return peer && flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!peer || flags != 0) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (fake.no_peer || peer == fake_ctx()) {
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	}
+	if (fake.peers[fake_ctx()->device] & 1u << peer->device) {
+		return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+	}
+	fake.peers[fake_ctx()->device] |= 1u << peer->device;
+	return CUDA_SUCCESS;
 }
 
 FAKE_API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)

@@ -15,6 +15,10 @@
  *   CUDA_VISIBLE_DEVICES=LIST   ordinals or GPU-/MIG-UUID prefixes, as the driver reads it
  *   FAKE_CUDA_FAIL=NAME=CODE[@SKIP[xCOUNT]],...  calls of NAME (cuMemCreate; no version) fail
  *   FAKE_CUDA_COPY_US=N         each copy of a stream takes that long
+ *   FAKE_CUDA_HOST_US=N         each MiB to or from the host takes that long
+ *   FAKE_CUDA_NO_PEER=1         no GPU can reach another one
+ *   FAKE_CUDA_PEER_US=N         each copy between two GPUs takes that long
+ *   FAKE_CUDA_PEER_SPOIL=1      it arrives wrong
  *   FAKE_CUDA_STATE=DIR         counts of this process in DIR/PID (struct fake_counts), while it
  * lives
  *
@@ -60,6 +64,7 @@ struct fake_range {
 	int device;
 	int fd;			    /* FAKE_DEVICE: behind it; else -1 */
 	struct fake_physical *phys; /* FAKE_VMM */
+	unsigned int access;	    /* FAKE_VMM: bit a device that may touch it */
 	unsigned int opened;	    /* FAKE_IMPORTED: times */
 	uint8_t key[40];	    /* FAKE_IMPORTED: the handle */
 };
@@ -93,6 +98,7 @@ struct fake_counts {
 	_Atomic uint64_t copies; /* ever */
 	_Atomic uint64_t copied; /* bytes, ever */
 	_Atomic uint64_t waits;	 /* stream waits that are not satisfied now */
+	_Atomic uint64_t peer;	 /* bytes between two GPUs, ever */
 };
 
 struct fake_fail {
@@ -120,7 +126,9 @@ struct fake_root {
 	struct fake_fail fails[FAKE_FAILS];
 	unsigned int n_fails;
 	CUresult sticky; /* after CUDA_ERROR_ILLEGAL_ADDRESS and the like */
-	long copy_us;
+	long copy_us, host_us, peer_us;
+	bool no_peer, peer_spoil;
+	unsigned int peers[FAKE_DEVICES]; /* bit a device whose context that device's has enabled */
 	struct fake_counts *counts;
 	CUstream defaults[FAKE_DEVICES][2]; /* legacy, per thread (one for all) */
 };

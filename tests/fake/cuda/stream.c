@@ -28,6 +28,7 @@ struct work {
 	enum work_kind kind;
 	uintptr_t dst, src;
 	size_t size;
+	bool peer;
 	uint32_t value;
 	unsigned int flags;
 	CUevent event;
@@ -97,13 +98,20 @@ static void run(const struct work *w)
 {
 	size_t left;
 	uint8_t *p;
+	long us;
 
 	switch (w->kind) {
 	case WORK_COPY:
-		if (fake.copy_us) {
-			usleep((useconds_t)fake.copy_us);
+		us = fake.copy_us +
+		     (w->peer ? fake.peer_us : fake.host_us * (long)(w->size >> 10) / 1024);
+		if (us) {
+			usleep((useconds_t)us);
 		}
 		fake_copy(w->dst, w->src, w->size);
+		if (w->peer) {
+			fake.counts->peer += w->size;
+			*fake_touch(w->dst, &left) ^= fake.peer_spoil;
+		}
 		fake.counts->copies++;
 		fake.counts->copied += w->size;
 		break;
@@ -476,11 +484,36 @@ FAKE_API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t 
 	return copy(stream, dst, src, size);
 }
 
+/* May the copy engines of @device touch it? */
+static bool reaches(int device, uintptr_t addr)
+{
+	struct fake_range *range;
+	bool ok;
+
+	pthread_mutex_lock(&fake.lock);
+	range = fake_find(addr);
+	ok = range && (range->kind == FAKE_VMM ? range->access & 1u << device
+					       : range->device == device ||
+							 fake.peers[device] & 1u << range->device);
+	pthread_mutex_unlock(&fake.lock);
+	return ok;
+}
+
 FAKE_API CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 				    CUcontext src_ctx, size_t size, CUstream stream)
 {
+	struct work w = {.kind = WORK_COPY, .dst = dst, .src = src, .size = size, .peer = true};
+	CUstream s;
+
 	FAKE_ENTER_CTX("cuMemcpyPeerAsync");
-	return dst_ctx && src_ctx ? copy(stream, dst, src, size) : CUDA_ERROR_INVALID_CONTEXT;
+	s = stream_get(stream);
+	if (!s || !dst_ctx || !src_ctx) {
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (!reaches(s->ctx->device, dst) || !reaches(s->ctx->device, src)) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return enqueue(stream, &w);
 }
 
 FAKE_API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream)

@@ -177,7 +177,6 @@ FAKE_API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccess
 	CUresult r = CUDA_SUCCESS;
 
 	FAKE_ENTER("cuMemSetAccess");
-	(void)desc;
 	if (count == 0) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -195,6 +194,9 @@ FAKE_API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccess
 
 			range->alias = p != MAP_FAILED ? p : NULL;
 			r = range->alias ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		for (size_t i = 0; i < count; i++) {
+			range->access |= 1u << desc[i].location.id;
 		}
 		at += range->size;
 	}

@@ -10,6 +10,7 @@
 
 #include <criterion/criterion.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -163,4 +164,34 @@ struct region *lab_gpu_region(struct lab_gpu *g, uint32_t rank, size_t size, voi
 	cr_assert_neq(*ret_view, MAP_FAILED);
 	close(fd);
 	return region;
+}
+
+uint64_t lab_gpu_peer_bytes(const struct lab_gpu *g)
+{
+	struct gpu_status s;
+	uint64_t sum = 0;
+
+	for (unsigned int i = 0; gpu_get_status(g->gpu, i, &s); i++) {
+		sum += s.bytes_peer;
+	}
+	return sum;
+}
+
+uint64_t lab_gpu_host_bytes(const struct lab_gpu *g)
+{
+	struct gpu_status s;
+	uint64_t sum = 0;
+
+	for (unsigned int i = 0; gpu_get_status(g->gpu, i, &s); i++) {
+		sum += s.bytes_in + s.bytes_out;
+	}
+	return sum;
+}
+
+void lab_gpu_peer_reason(const struct lab_gpu *g, uint32_t rank, char *text, size_t size)
+{
+	struct gpu_peer_status s = {0};
+
+	gpu_get_peer(g->gpu, rank / 2 % 2, 0, &s);
+	snprintf(text, size, "%s", s.reason);
 }

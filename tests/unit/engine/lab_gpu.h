@@ -29,6 +29,11 @@ bool lab_gpu_has(const struct lab_gpu *g, uint32_t rank);
 /* Memory on the GPU that is the rank's. *ret_view: for the test and as memory of the host. */
 struct region *lab_gpu_region(struct lab_gpu *g, uint32_t rank, size_t size, void **ret_view);
 void lab_gpu_pump(struct lab_gpu *g);
+/* Bytes that went from GPU to GPU, and through the host to and from GPUs. */
+uint64_t lab_gpu_peer_bytes(const struct lab_gpu *g);
+uint64_t lab_gpu_host_bytes(const struct lab_gpu *g);
+/* Copies from the rank's GPU to the other one's: state and reason, in words. */
+void lab_gpu_peer_reason(const struct lab_gpu *g, uint32_t rank, char *text, size_t size);
 /* Allocations that are not given back. */
 unsigned int lab_gpu_live(const struct lab_gpu *g);
 
