@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -177,9 +178,8 @@ static void session_register(struct fake *fake, struct fake_session *s, const st
 	    !(fcntl(fds->fds[0], F_GET_SEALS) & F_SEAL_SHRINK)) {
 		session_error(fake, s, f->serial, STATUS_BAD_MEMORY);
 	} else {
-		b->id = ++s->next_id;
-		b->size = msg->size;
-		b->internal = msg->internal;
+		*b = (struct fake_buffer){
+			.id = ++s->next_id, .size = msg->size, .internal = msg->internal};
 		b->base = mmap(NULL, b->size, PROT_READ | PROT_WRITE, MAP_SHARED, fds->fds[0], 0);
 		fake->n_open++;
 		ready.buffer = b->id;
@@ -188,21 +188,68 @@ static void session_register(struct fake *fake, struct fake_session *s, const st
 	rocecomm__buffer_register__free_unpacked(msg, NULL);
 }
 
+/* Is the buffer named by an operation that was posted and has not run? */
+static bool session_uses(const struct fake_session *s, uint32_t buffer)
+{
+	for (unsigned int i = 0; i < s->n_shut; i++) {
+		const struct shm_desc *d = &s->shut[i];
+
+		if (d->send_buf == buffer || d->recv_buf == buffer || d->args_buf == buffer) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Lets buffers go that the client has given back, once no operation names them, and answers. */
+static void session_let_go(struct fake *fake, struct fake_session *s)
+{
+	Rocecomm__Done done = ROCECOMM__DONE__INIT;
+
+	for (int i = 0; i < FAKE_BUFFERS && s->fd >= 0; i++) {
+		struct fake_buffer *b = &s->buffers[i];
+
+		if (b->id && b->leaving && !session_uses(s, b->id)) {
+			munmap(b->base, b->size);
+			b->id = 0;
+			fake->n_open--;
+			session_reply(fake, s, MSG_DONE, b->leaving, &done, NULL, 0);
+		}
+	}
+}
+
+/* Takes what is in the ring. */
+static void session_take(struct fake *fake, struct fake_session *s)
+{
+	struct shm_desc d;
+
+	while (fake->run && s->page && ring_pop(&s->ring, &d, 1) == 1) {
+		assert(s->n_shut < FAKE_SHUT);
+		s->shut[s->n_shut++] = d;
+	}
+}
+
+/* As the daemon's, it overtakes nothing that was posted before it. */
 static void session_deregister(struct fake *fake, struct fake_session *s, const struct frame *f)
 {
 	Rocecomm__BufferDeregister *msg =
 		rocecomm__buffer_deregister__unpack(NULL, f->length, f->body);
 	Rocecomm__Done done = ROCECOMM__DONE__INIT;
+	bool found = false;
 
 	for (int i = 0; i < FAKE_BUFFERS; i++) {
-		if (s->buffers[i].id == msg->buffer) {
-			munmap(s->buffers[i].base, s->buffers[i].size);
-			s->buffers[i].id = 0;
-			fake->n_open--;
+		if (msg->buffer && s->buffers[i].id == msg->buffer) {
+			s->buffers[i].leaving = f->serial;
+			found = true;
 		}
 	}
 	rocecomm__buffer_deregister__free_unpacked(msg, NULL);
-	session_reply(fake, s, MSG_DONE, f->serial, &done, NULL, 0);
+	if (!found) {
+		session_reply(fake, s, MSG_DONE, f->serial, &done, NULL, 0);
+		return;
+	}
+	session_take(fake, s);
+	session_let_go(fake, s);
 }
 
 /* The memfd behind an IPC handle of the fake CUDA: magic, process, descriptor. */
@@ -324,6 +371,46 @@ static void session_split(struct fake *fake, struct fake_session *s, const struc
 	rocecomm__comm_split__free_unpacked(msg, NULL);
 }
 
+static void session_complete(struct fake_session *s, const struct shm_desc *d, int status)
+{
+	struct shm_header *h = s->page;
+	struct shm_cell *cell = &shm_cells(s->page)[d->ticket];
+	uint64_t one = 1;
+
+	cell->status = (uint32_t)status;
+	atomic_store_explicit(&cell->generation, d->generation, memory_order_release);
+	atomic_fetch_add(&h->completions, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load(&h->waiters) > 0) {
+		syscall(SYS_futex, &h->completions, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	}
+	if (atomic_load(&h->want_event)) {
+		assert(write(s->event, &one, sizeof(one)) == sizeof(one));
+	}
+}
+
+/* As the daemon: what waits for a gate waits no more. */
+static void session_abort(struct fake *fake, struct fake_session *s, const struct frame *f)
+{
+	Rocecomm__CommAbort *msg = rocecomm__comm_abort__unpack(NULL, f->length, f->body);
+	Rocecomm__Done done = ROCECOMM__DONE__INIT;
+
+	session_take(fake, s);
+	for (unsigned int i = 0; i < s->n_shut;) {
+		struct shm_desc d = s->shut[i];
+
+		if (d.comm != msg->comm) {
+			i++;
+			continue;
+		}
+		s->n_shut--;
+		memmove(&s->shut[i], &s->shut[i + 1], (s->n_shut - i) * sizeof(d));
+		session_complete(s, &d, STATUS_ABORTED);
+	}
+	rocecomm__comm_abort__free_unpacked(msg, NULL);
+	session_reply(fake, s, MSG_DONE, f->serial, &done, NULL, 0);
+}
+
 static void session_frame(struct fake *fake, struct fake_session *s, const struct frame *f,
 			  struct fdset *fds)
 {
@@ -370,6 +457,9 @@ static void session_frame(struct fake *fake, struct fake_session *s, const struc
 		break;
 	case MSG_GPU_BUFFER_REGISTER:
 		session_gpu_buffer(fake, s, f);
+		break;
+	case MSG_COMM_ABORT:
+		session_abort(fake, s, f);
 		break;
 	case MSG_COMM_ERROR:
 		error.status = (uint32_t)fake->sticky;
@@ -444,24 +534,6 @@ static uint8_t *session_ptr(struct fake_session *s, uint32_t buffer, uint64_t of
 	return NULL;
 }
 
-static void session_complete(struct fake_session *s, const struct shm_desc *d, int status)
-{
-	struct shm_header *h = s->page;
-	struct shm_cell *cell = &shm_cells(s->page)[d->ticket];
-	uint64_t one = 1;
-
-	cell->status = (uint32_t)status;
-	atomic_store_explicit(&cell->generation, d->generation, memory_order_release);
-	atomic_fetch_add(&h->completions, 1);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load(&h->waiters) > 0) {
-		syscall(SYS_futex, &h->completions, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-	}
-	if (atomic_load(&h->want_event)) {
-		assert(write(s->event, &one, sizeof(one)) == sizeof(one));
-	}
-}
-
 /* Moves what one block of an operation would move on a communicator of one rank. */
 static void session_run(struct fake_session *s, const struct shm_desc *d)
 {
@@ -469,6 +541,10 @@ static void session_run(struct fake_session *s, const struct shm_desc *d)
 	uint8_t *recv = session_ptr(s, d->recv_buf, d->recv_off);
 	size_t size = d->count * dtype_size(d->dtype);
 
+	if ((d->send_buf && !send) || (d->recv_buf && !recv)) {
+		session_complete(s, d, STATUS_NOT_FOUND);
+		return;
+	}
 	if (d->kind == COLL_ALLGATHERV || d->kind == COLL_ALLTOALLV) {
 		const uint64_t *a = (uint64_t *)session_ptr(s, d->args_buf, d->args_off);
 		size_t elem = dtype_size(d->dtype);
@@ -495,10 +571,7 @@ static void session_progress(struct fake *fake, struct fake_session *s)
 	if (s->bell >= 0 && read(s->bell, &count, sizeof(count)) == sizeof(count)) {
 		fake->bells += (unsigned int)count;
 	}
-	while (fake->run && s->page && ring_pop(&s->ring, &d, 1) == 1) {
-		assert(s->n_shut < FAKE_SHUT);
-		s->shut[s->n_shut++] = d;
-	}
+	session_take(fake, s);
 	for (unsigned int i = 0; fake->run && s->page && i < s->n_shut;) {
 		_Atomic uint32_t *gates = shm_gates(s->page, SHM_FULL_SIZE);
 
@@ -512,6 +585,7 @@ static void session_progress(struct fake *fake, struct fake_session *s)
 		memmove(&s->shut[i], &s->shut[i + 1], (s->n_shut - i) * sizeof(d));
 		session_run(s, &d);
 	}
+	session_let_go(fake, s);
 }
 
 static void fake_accept(struct fake *fake)
@@ -549,6 +623,9 @@ static void *fake_main(void *arg)
 			shut |= fake->sessions[i].fd >= 0 && fake->sessions[i].n_shut > 0;
 		}
 		pthread_mutex_unlock(&fake->lock);
+		if (shut) {
+			sched_yield();
+		}
 		poll(fds, 1 + FAKE_SESSIONS, shut ? 0 : 1);
 		pthread_mutex_lock(&fake->lock);
 		if (fds[0].revents) {

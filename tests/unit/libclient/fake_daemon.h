@@ -35,6 +35,7 @@ struct fake_buffer {
 	uint8_t *base;
 	size_t size;
 	bool internal;
+	uint64_t leaving; /* serial of the request to let it go, once nothing names it; 0: none */
 };
 
 /* An allocation of a GPU, as host memory: what the fake CUDA (tests/fake/cuda) makes it of. */

@@ -260,6 +260,7 @@ Test(gpu, order_of_one_stream_and_of_two)
 		cr_assert_eq(v, i * 0x01010101u, "step %u: %x", i, v);
 	}
 	cr_assert_eq(cu.StreamDestroy(second), CUDA_SUCCESS);
+	cr_assert_eq(cu.EventDestroy(event), CUDA_SUCCESS);
 }
 
 Test(gpu, gate_and_flags_of_a_descriptor)

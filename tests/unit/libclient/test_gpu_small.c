@@ -70,7 +70,7 @@ Test(gpu_small, in_flight_are_bounded)
 		ok(roce_allreduce_stream(ptr(p), ptr(p + 2 * GPU_SMALL), GPU_SMALL, ROCE_U8,
 					 ROCE_SUM, comm, stream, NULL));
 	}
-	cr_assert_eq(fake_pop(&fake, d, n), n);
+	cr_assert_eq(fake_pop(&fake, d, (int)n), (int)n);
 	for (unsigned int i = 0; i < n; i++) {
 		small += d[i].send_buf != large.send_buf;
 		cr_assert_eq(d[i].send_buf == large.send_buf, d[i].recv_buf == large.recv_buf);
