@@ -20,7 +20,10 @@
 
 #define GATE_BATCH 64
 #define GATE_MIN_NS (5 * CLOCK_NS_PER_US)
-#define GATE_MAX_NS (50 * CLOCK_NS_PER_US)
+#define GATE_SOON_NS (50 * CLOCK_NS_PER_US)
+/* Of the time that a gate has been shut, what is slept at once. */
+#define GATE_SHARE 1000
+#define GATE_MAX_NS (5 * CLOCK_NS_PER_MS)
 
 static size_t holds_size(void)
 {
@@ -164,10 +167,17 @@ int gate_poll(struct progress *p)
 	return n;
 }
 
+uint64_t gate_nap(uint64_t since)
+{
+	uint64_t soon = MIN(MAX(since / 8, GATE_MIN_NS), GATE_SOON_NS);
+
+	return MIN(MAX(soon, since / GATE_SHARE), GATE_MAX_NS);
+}
+
 void gate_wait(struct progress *p, struct epoll_event *events, int max)
 {
-	uint64_t ns = clock_elapsed(p->now, p->gate_since) / 8;
-	struct timespec t = {.tv_nsec = (long)MIN(MAX(ns, GATE_MIN_NS), GATE_MAX_NS)};
+	uint64_t ns = gate_nap(clock_elapsed(p->now, p->gate_since));
+	struct timespec t = {.tv_nsec = (long)ns};
 
 	if (epoll_pwait2(p->epoll, events, max, &t, NULL) < 0 && errno == ENOSYS) {
 		epoll_wait(p->epoll, events, max, 1); /* before Linux 5.11 */

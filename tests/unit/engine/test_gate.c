@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/gate.h"
 #include "lab.h"
 #include "telemetry/counters.h"
 #include "util/clock.h"
@@ -123,6 +124,35 @@ Test(gate, a_sleeping_thread_notices, .timeout = 60)
 	loops = counter_get(&view->loops);
 	usleep(300000);
 	cr_assert_leq(counter_get(&view->loops) - loops, 2, "it does not sleep");
+	lab_free(lab);
+}
+
+/* The longer it is shut, the less often: a trainer may have stopped in a debugger for hours. */
+Test(gate, one_that_stays_shut_costs_little, .timeout = 60)
+{
+	struct lab *lab = lab_new(one_host, 2, 1, 1 << 20, NULL);
+	const struct thread_view *view = engine_thread_view(lab->engines[0]);
+	uint64_t looks = 0, at = 0, n;
+	uint32_t a, b;
+
+	while (at < 60 * CLOCK_NS_PER_S) {
+		uint64_t nap = gate_nap(at);
+
+		cr_assert_leq(nap, 50 * CLOCK_NS_PER_US + at / 1000);
+		at += nap;
+		looks++;
+	}
+	cr_assert_lt(looks, 20000, "%zu looks in a minute", (size_t)looks);
+	a = post(lab, 0, true);
+	b = post(lab, 1, false);
+	pump(lab, 1000);
+	n = counter_get(&view->wakeups);
+	pump(lab, 500);
+	n = counter_get(&view->wakeups) - n;
+	cr_assert_lt(n, 1000, "%zu wake-ups in half a second", (size_t)n);
+	open_gate(lab, 0, a);
+	cr_assert_eq(lab_wait(lab, 0, a), STATUS_OK);
+	cr_assert_eq(lab_wait(lab, 1, b), STATUS_OK);
 	lab_free(lab);
 }
 
