@@ -7,6 +7,9 @@
  * Charged before they are imported. A buffer that is given back keeps its number until the engine
  * has let go of it, so that a new one is never taken for it.
  *
+ * RDMA devices take seconds to register what is large. The client is answered when they have it,
+ * or after REGISTER_WAIT_MS: it can be used meanwhile, only not without copies.
+ *
  * Thread: control      Owns: nothing      Locks: none
  */
 #include <inttypes.h>
@@ -18,13 +21,32 @@
 #include "proto/msg.h"
 #include "rocecomm.pb-c.h"
 
+#define REGISTER_WAIT_MS 2000 /* clients wait for 10 s at least */
+
 /* What goes with a buffer through its removal; made with it, so that removal cannot fail. */
 struct session_buffer {
 	struct session *session;
-	uint64_t serial; /* of the request that removes it */
+	uint64_t serial; /* of the request that makes it, then of that which removes it */
 	uint32_t id;
+	bool coming; /* devices are taking it: the client does not know its number yet */
 	bool leaving;
+	bool timed; /* the timer is in the loop */
+	uv_timer_t timer;
 };
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	free(container_of((uv_timer_t *)handle, struct session_buffer, timer));
+}
+
+static void buffer_free(struct session_buffer *b)
+{
+	if (b->timed) {
+		uv_close((uv_handle_t *)&b->timer, on_timer_closed);
+	} else {
+		free(b);
+	}
+}
 
 /* See handle.h. */
 bool handle_mem_admit(struct session *s, uint64_t serial)
@@ -102,12 +124,44 @@ int handle_mem_add(struct session *s, struct region *region, uint32_t *ret_id)
 	return 0;
 }
 
+static void register_answer(struct session *s, uint64_t serial, uint32_t id)
+{
+	Rocecomm__BufferReady ready = ROCECOMM__BUFFER_READY__INIT;
+
+	ready.buffer = id;
+	session_send(s, MSG_BUFFER_READY, serial, &ready, NULL, 0);
+}
+
+static void register_ready(void *arg)
+{
+	struct session_buffer *b = arg;
+
+	if (b->coming) {
+		b->coming = false;
+		uv_timer_stop(&b->timer);
+		register_answer(b->session, b->serial, b->id);
+	}
+}
+
+static void register_late(uv_timer_t *timer)
+{
+	register_ready(container_of(timer, struct session_buffer, timer));
+}
+
+static void register_wait(struct session_buffer *b)
+{
+	uv_timer_init(b->session->server->o.loop, &b->timer);
+	b->timed = true;
+	b->coming = true;
+	uv_timer_start(&b->timer, register_late, REGISTER_WAIT_MS, 0);
+}
+
 /* See handle.h. */
 void handle_register(struct session *s, uint64_t serial, const void *m, struct fdset *fds)
 {
 	const Rocecomm__BufferRegister *msg = m;
-	Rocecomm__BufferReady ready = ROCECOMM__BUFFER_READY__INIT;
 	cleanup_close int fd = fdset_take(fds, 0);
+	struct session_buffer *b;
 	struct region *region;
 	uint32_t id = 0;
 	int r;
@@ -126,8 +180,13 @@ void handle_register(struct session *s, uint64_t serial, const void *m, struct f
 				     : "the daemon has no memory");
 		return;
 	}
-	ready.buffer = id;
-	session_send(s, MSG_BUFFER_READY, serial, &ready, NULL, 0);
+	b = hashmap_get(&s->buffer_map, id);
+	b->serial = serial;
+	if (engine_region_ready(s->server->o.engine, s->engine, id, register_ready, b)) {
+		register_answer(s, serial, id);
+	} else {
+		register_wait(b);
+	}
 }
 
 static void deregister_gone(void *arg)
@@ -138,7 +197,7 @@ static void deregister_gone(void *arg)
 	region_unref(registry_take(&s->buffers, b->id));
 	hashmap_remove(&s->buffer_map, b->id);
 	session_done(s, b->serial);
-	free(b);
+	buffer_free(b);
 	s->returning--;
 	session_teardown(s);
 }
@@ -148,6 +207,7 @@ static void deregister_start(struct session_buffer *b, uint64_t serial)
 	struct session *s = b->session;
 
 	b->serial = serial;
+	b->coming = false;
 	b->leaving = true;
 	s->returning++;
 	if (s->server->o.jobs->stopped) {
@@ -163,7 +223,7 @@ void handle_deregister(struct session *s, uint64_t serial, const void *m, struct
 	const Rocecomm__BufferDeregister *msg = m;
 	struct session_buffer *b = hashmap_get(&s->buffer_map, msg->buffer);
 
-	if (!b || b->leaving) {
+	if (!b || b->leaving || b->coming) {
 		session_refuse(s, serial, STATUS_NOT_FOUND, "buffer %" PRIu32 " is not registered",
 			       msg->buffer);
 		return;

@@ -19,19 +19,19 @@
 
 #include "engine/engine.h"
 #include "engine/mailbox.h"
+#include "engine/pin.h"
 #include "proto/ring.h"
 #include "util/list.h"
 
 struct progress;
 struct engine_comm;
-struct rdma_mem;
 
 /* A registered buffer; allocated by control, freed there when its removal is answered. */
 struct engine_region {
 	struct mailbox_msg msg;
 	struct list all;       /* engine.regions; control's */
 	struct list mine;      /* engine_session.registered */
-	struct rdma_mem *mem;  /* with devices; NULL: none */
+	struct pin pin;	       /* control's, but for .mem when it is told; engine NULL: none */
 	struct region *region; /* the reference is control's business */
 	uint8_t *base;
 	struct gpu_device *gpu; /* NULL: memory of the host */
@@ -42,11 +42,15 @@ struct engine_region {
 	bool remove_due; /* when these are taken */
 	bool removing;
 	bool leaving;	    /* control's: it has asked for the removal */
+	bool told;	    /* control's: the progress thread may use the registrations */
 	struct list fading; /* engine_session.fading */
 	uint32_t after;	    /* there: what is in the ring before may name it */
 	struct engine_session *session;
 	engine_done_fn done;
 	void *arg;
+	engine_done_fn ready; /* control's: NULL: nobody waits */
+	void *ready_arg;
+	void (*gone)(struct engine *e, struct engine_region *r); /* control's */
 };
 
 /* A session's handle of a communicator. */
@@ -78,6 +82,9 @@ struct engine_session {
 	struct list registered;		/* engine_region.mine: known to the devices */
 	struct list fading;		/* engine_region.fading: removed once the ring is so far */
 	struct mailbox_msg *remove_msg; /* waits until no operation uses its memory */
+	uint32_t regions_left;		/* control's: that devices still have, at the end */
+	engine_done_fn done;		/* then */
+	void *arg;
 	void *user;
 	const char *reason; /* of corruption */
 	struct mailbox_msg corrupt_msg;

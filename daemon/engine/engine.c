@@ -21,7 +21,6 @@
 #include "engine/gate.h"
 #include "engine/progress.h"
 #include "engine/workers.h"
-#include "topo/rdma_mem.h"
 
 static void hand_back(void *ctx, struct mailbox_msg *msg)
 {
@@ -101,6 +100,7 @@ int engine_new(const struct engine_options *options, const struct engine_events 
 	e->arg = arg;
 	e->owner = pthread_self();
 	list_init(&e->regions);
+	pins_init(e);
 	r = mailbox_init(&e->inbox);
 	if (r == 0) {
 		r = progress_new(options, &e->inbox, &e->progress);
@@ -147,6 +147,15 @@ static void on_stop(struct progress *p, struct hand *h)
 	hand_return(p, h);
 }
 
+/* The thread is gone: this one now speaks for it, so that what is under way can end. */
+static void run_all(struct engine *e)
+{
+	while (!mailbox_empty(&e->inbox) || !mailbox_empty(&e->progress->inbox)) {
+		mailbox_run(&e->inbox, e);
+		mailbox_run(&e->progress->inbox, e->progress);
+	}
+}
+
 void engine_stop(struct engine *e, enum status status)
 {
 	struct hand *h;
@@ -159,10 +168,10 @@ void engine_stop(struct engine *e, enum status status)
 	hand_go(h);
 	progress_join(e->progress);
 	e->running = false;
-	/* The thread is gone: this one now speaks for it, so that what is under way can end. */
-	mailbox_run(&e->inbox, e);
-	mailbox_run(&e->progress->inbox, e->progress);
-	mailbox_run(&e->inbox, e);
+	if (e->pins.registrar) {
+		registrar_stop(e->pins.registrar);
+	}
+	run_all(e);
 }
 
 struct engine *engine_free(struct engine *e)
@@ -170,7 +179,7 @@ struct engine *engine_free(struct engine *e)
 	if (e) {
 		assert(!e->running);
 		progress_free(e->progress);
-		rdma_mem_free(e->stages);
+		engine_rdma_free(e);
 		mailbox_deinit(&e->inbox);
 		free(e);
 	}
@@ -185,10 +194,10 @@ int engine_fd(const struct engine *e)
 void engine_dispatch(struct engine *e)
 {
 	mailbox_clear(&e->inbox);
-	mailbox_run(&e->inbox, e);
-	while (!e->running && !mailbox_empty(&e->progress->inbox)) {
-		mailbox_run(&e->progress->inbox, e->progress);
+	if (e->running) {
 		mailbox_run(&e->inbox, e);
+	} else {
+		run_all(e);
 	}
 }
 
@@ -236,16 +245,8 @@ void engine_tell_rail(void *ctx, void *peer_user, uint32_t rail, enum verbs_rail
 
 /* ---- sessions ----------------------------------------------------------------------------- */
 
-/* Buffers that the client had not given back go with its session. */
-static void session_free(struct engine *e, struct engine_session *s)
+static void session_free(struct engine_session *s)
 {
-	for (uint32_t id = 1; s->regions && id <= LIMIT_SESSION_BUFFERS; id++) {
-		if (s->regions[id]) {
-			engine_rdma_unregister(e, s->regions[id]);
-			region_unref(s->regions[id]->region);
-			free(s->regions[id]);
-		}
-	}
 	free(s->regions);
 	gate_session_deinit(s);
 	free(s->handles);
@@ -289,7 +290,7 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	s->regions = calloc(LIMIT_SESSION_BUFFERS + 1, sizeof(struct engine_region *));
 	s->handles = calloc(LIMIT_SESSION_COMMS + 1, sizeof(*s->handles));
 	if (!s->regions || !s->handles || gate_session_init(s, page) < 0) {
-		session_free(e, s);
+		session_free(s);
 		free(h);
 		return err_origin(-ENOMEM);
 	}
@@ -329,9 +330,45 @@ static void on_session_remove(struct progress *p, struct hand *h)
 	s->remove_msg = &h->msg;
 }
 
+/* One of its regions less that devices have; or one more reason to keep it is over. */
+static void session_less(struct engine_session *s)
+{
+	engine_done_fn done = s->done;
+	void *arg = s->arg;
+
+	if (--s->regions_left == 0) {
+		session_free(s);
+		if (done) {
+			done(arg);
+		}
+	}
+}
+
+static void session_region_gone(struct engine *e, struct engine_region *r)
+{
+	struct engine_session *s = r->session;
+
+	region_unref(r->region);
+	free(r);
+	session_less(s);
+}
+
+/* Buffers that the client had not given back go with its session. */
 static void end_session_remove(struct hand *h)
 {
-	session_free(h->engine, h->object);
+	struct engine_session *s = h->object;
+
+	s->done = h->done;
+	s->arg = h->arg;
+	h->done = NULL;
+	s->regions_left = 1; /* until all are under way */
+	for (uint32_t id = 1; id <= LIMIT_SESSION_BUFFERS; id++) {
+		if (s->regions[id]) {
+			s->regions_left++;
+			engine_rdma_unregister(h->engine, s->regions[id], session_region_gone);
+		}
+	}
+	session_less(s);
 }
 
 void engine_session_remove(struct engine *e, struct engine_session *s, engine_done_fn done,
@@ -346,13 +383,9 @@ void engine_session_remove(struct engine *e, struct engine_session *s, engine_do
 
 /* ---- regions ------------------------------------------------------------------------------ */
 
-static void region_back(void *ctx, struct mailbox_msg *msg)
+static void region_gone(struct engine *e, struct engine_region *r)
 {
-	struct engine_region *r = container_of(msg, struct engine_region, msg);
-	struct engine *e = ctx;
-
 	e->hands--;
-	engine_rdma_unregister(e, r);
 	region_unref(r->region);
 	if (r->done) {
 		r->done(r->arg);
@@ -360,12 +393,16 @@ static void region_back(void *ctx, struct mailbox_msg *msg)
 	free(r);
 }
 
+static void region_back(void *ctx, struct mailbox_msg *msg)
+{
+	engine_rdma_unregister(ctx, container_of(msg, struct engine_region, msg), region_gone);
+}
+
 static void on_region_add(void *ctx, struct mailbox_msg *msg)
 {
 	struct engine_region *r = container_of(msg, struct engine_region, msg);
 
 	r->session->regions[r->id] = r;
-	engine_rdma_use(ctx, r);
 }
 
 int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
@@ -384,8 +421,9 @@ int engine_region_add(struct engine *e, struct engine_session *s, uint32_t id,
 	r->id = id;
 	r->session = s;
 	r->msg.run = on_region_add;
-	engine_rdma_register(e, r);
+	list_init(&r->mine);
 	mailbox_post(&e->progress->inbox, &r->msg);
+	engine_rdma_register(e, r);
 	return 0;
 }
 

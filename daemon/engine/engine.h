@@ -124,6 +124,12 @@ void engine_session_remove(struct engine *engine, struct engine_session *session
 /* @region: the engine takes its own reference. @id: 1 .. LIMIT_SESSION_BUFFERS. */
 int engine_region_add(struct engine *engine, struct engine_session *session, uint32_t id,
 		      struct region *region);
+/*
+ * Is it registered with all devices that are there, or refused by them? Else @ready is called when
+ * it is, but not after the removal of region or session was asked for. Return: false: @ready comes.
+ */
+bool engine_region_ready(struct engine *engine, struct engine_session *session, uint32_t id,
+			 engine_done_fn ready, void *arg);
 /* @done when no operation uses it any more; new descriptors that name it are refused at once. */
 void engine_region_remove(struct engine *engine, struct engine_session *session, uint32_t id,
 			  engine_done_fn done, void *arg);

@@ -17,11 +17,11 @@
 
 #include "engine/engine.h"
 #include "engine/mailbox.h"
+#include "engine/pin.h"
 #include "topo/rdma.h"
 #include "util/list.h"
 
 struct progress;
-struct rdma_mem;
 
 struct engine {
 	struct mailbox inbox; /* progress -> here */
@@ -32,10 +32,11 @@ struct engine {
 	pthread_t owner;
 	uint32_t hands; /* on their way */
 
-	struct list regions;	 /* engine_region.all */
-	struct rdma *rdma;	 /* borrowed; NULL: regions are not registered */
-	struct rdma_mem *stages; /* those of the workers; NULL: none, or no RDMA */
-	size_t frame_max;	 /* what relays carry */
+	struct list regions; /* engine_region.all */
+	struct rdma *rdma;   /* borrowed; NULL: regions are not registered */
+	struct pins pins;
+	struct pin stages; /* those of the workers; base NULL: none, or no RDMA */
+	size_t frame_max;  /* what relays carry */
 	uint32_t tickets;
 };
 
@@ -68,14 +69,16 @@ void hand_return(struct progress *p, struct hand *h);
 struct engine_region;
 struct engine_session;
 
-/* Control: registers a region that is about to be added; what cannot be is staged later. */
+/* Control: has a region registered, which was just added; what cannot be is staged. */
 void engine_rdma_register(struct engine *e, struct engine_region *r);
 /* Control: its removal is on the way. */
 void engine_rdma_leaving(struct engine *e, const struct engine_session *s, uint32_t id);
-/* Control: nothing uses the region any more. */
-void engine_rdma_unregister(struct engine *e, struct engine_region *r);
-/* Progress: the transport may use it, and may not. */
-void engine_rdma_use(struct progress *p, struct engine_region *r);
+/* Control: nothing uses the region any more. @gone: no device has it any more; may come at once. */
+void engine_rdma_unregister(struct engine *e, struct engine_region *r,
+			    void (*gone)(struct engine *e, struct engine_region *r));
+/* Control: what engine_rdma_start() has made, after the progress thread. */
+void engine_rdma_free(struct engine *e);
+/* Progress: the transport may not use it any more. */
 void engine_rdma_unuse(struct progress *p, struct engine_region *r);
 /* The same for all of a session. */
 void engine_rdma_unuse_all(struct engine_session *s);

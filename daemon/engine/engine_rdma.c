@@ -4,8 +4,8 @@
 /*
  * Engine, RDMA: implementation
  *
- * Thread: control, but for the functions named on_*, engine_rdma_use() and _unuse*(), which the
- * progress thread runs      Owns: see engine_rdma.h      Locks: none
+ * Thread: control, but for the functions named on_* and engine_rdma_unuse*(), which the progress
+ * thread runs      Owns: see engine_rdma.h      Locks: none
  */
 #include "engine/engine_rdma.h"
 
@@ -24,39 +24,94 @@
 
 /* ---- regions ------------------------------------------------------------------------------ */
 
-void engine_rdma_register(struct engine *e, struct engine_region *r)
+static void on_region_use(struct progress *p, struct hand *h)
 {
-	list_init(&r->mine);
-	list_init(&r->all);
-	list_append(&e->regions, &r->all);
-	/* Without memory for the table it is staged, as is what no device takes, and what is a
-	 * GPU's. */
-	if (e->rdma && r->base && !r->gpu) {
-		(void)rdma_mem_new(e->rdma, r->base, r->size, &r->mem);
+	struct engine_region *r = h->object;
+
+	if (p->verbs && verbs_mem_add(p->verbs, r->pin.mem) == 0) {
+		list_append(&r->session->registered, &r->mine);
+	}
+	hand_return(p, h);
+}
+
+/* All devices were asked: the progress thread hears of it before the client does. */
+static void region_settled(struct pin *pin)
+{
+	struct engine_region *r = container_of(pin, struct engine_region, pin);
+	engine_done_fn ready = r->ready;
+
+	if (r->leaving || r->session->leaving) {
+		return;
+	}
+	if (!r->told && pin->mem) {
+		r->told = true;
+		hand_go(hand_must(pin->engine, on_region_use, r, NULL, NULL));
+	}
+	r->ready = NULL;
+	if (ready) {
+		ready(r->ready_arg);
 	}
 }
 
-void engine_rdma_leaving(struct engine *e, const struct engine_session *s, uint32_t id)
+static void region_ended(struct pin *pin)
+{
+	struct engine_region *r = container_of(pin, struct engine_region, pin);
+
+	r->gone(pin->engine, r);
+}
+
+void engine_rdma_register(struct engine *e, struct engine_region *r)
+{
+	list_append(&e->regions, &r->all);
+	if (r->base && !r->gpu) {
+		pin_start(e, &r->pin, r->base, r->size, region_settled, region_ended);
+	}
+}
+
+static struct engine_region *find_region(struct engine *e, const struct engine_session *s,
+					 uint32_t id)
 {
 	list_for_each (l, &e->regions) {
 		struct engine_region *r = container_of(l, struct engine_region, all);
 
-		if (r->session == s && r->id == id) {
-			r->leaving = true;
+		if (r->session == s && r->id == id && !r->leaving) {
+			return r;
 		}
+	}
+	return NULL;
+}
+
+bool engine_region_ready(struct engine *e, struct engine_session *s, uint32_t id,
+			 engine_done_fn ready, void *arg)
+{
+	struct engine_region *r = find_region(e, s, id);
+
+	if (!r || !r->pin.busy) {
+		return true;
+	}
+	r->ready = ready;
+	r->ready_arg = arg;
+	return false;
+}
+
+void engine_rdma_leaving(struct engine *e, const struct engine_session *s, uint32_t id)
+{
+	struct engine_region *r = find_region(e, s, id);
+
+	if (r) {
+		r->leaving = true;
 	}
 }
 
-void engine_rdma_unregister(struct engine *e, struct engine_region *r)
+void engine_rdma_unregister(struct engine *e, struct engine_region *r,
+			    void (*gone)(struct engine *e, struct engine_region *r))
 {
 	list_remove(&r->all);
-	r->mem = rdma_mem_free(r->mem);
-}
-
-void engine_rdma_use(struct progress *p, struct engine_region *r)
-{
-	if (p->verbs && r->mem && verbs_mem_add(p->verbs, r->mem) == 0) {
-		list_append(&r->session->registered, &r->mine);
+	r->gone = gone;
+	if (r->pin.engine) {
+		pin_end(&r->pin);
+	} else {
+		gone(e, r);
 	}
 }
 
@@ -64,7 +119,7 @@ void engine_rdma_unuse(struct progress *p, struct engine_region *r)
 {
 	if (!list_empty(&r->mine)) {
 		list_remove(&r->mine);
-		verbs_mem_remove(p->verbs, r->mem);
+		verbs_mem_remove(p->verbs, r->pin.mem);
 	}
 }
 
@@ -85,10 +140,41 @@ static void on_start(struct progress *p, struct hand *h)
 	p->rdma_only = h->value;
 	/* If it cannot be watched it is still polled, while there is work. */
 	(void)epoll_ctl(p->epoll, EPOLL_CTL_ADD, verbs_fd(p->verbs), &ev);
-	if (h->more) {
-		(void)verbs_mem_add(p->verbs, h->more);
-	}
 	hand_return(p, h);
+}
+
+static void on_own_use(struct progress *p, struct hand *h)
+{
+	(void)verbs_mem_add(p->verbs, h->object);
+	hand_return(p, h);
+}
+
+static void own_ended(struct pin *pin)
+{
+}
+
+/* Memory of the daemon's own, which is known to the progress thread before any device. */
+static void own_start(struct engine *e, struct pin *pin, uint8_t *base, size_t size)
+{
+	/* Without memory for the table it is staged. */
+	if (rdma_mem_new(NULL, base, size, &pin->mem) == 0) {
+		pin_start(e, pin, base, size, NULL, own_ended);
+		hand_go(hand_must(e, on_own_use, pin->mem, NULL, NULL));
+	}
+}
+
+static void own_free(struct pin *pin)
+{
+	if (pin->mem) {
+		list_remove(&pin->all);
+		pin->mem = rdma_mem_free(pin->mem);
+	}
+}
+
+void engine_rdma_free(struct engine *e)
+{
+	own_free(&e->stages);
+	pins_deinit(e);
 }
 
 /**
@@ -113,9 +199,8 @@ int engine_rdma_start(struct engine *e, const struct engine_rdma_options *option
 	}
 	r = verbs_new(&options->verbs, options->only ? &relay_handler_only : &relay_handler,
 		      e->progress, options->clock ? options->clock : &clock_system, &v);
-	if (r == 0 && e->progress->workers) {
-		workers_stages(e->progress->workers, &base, &size);
-		r = rdma_mem_new(NULL, base, size, &e->stages);
+	if (r == 0) {
+		r = registrar_new(&e->inbox, &e->pins.registrar);
 	}
 	if (r < 0) {
 		verbs_free(v);
@@ -126,66 +211,16 @@ int engine_rdma_start(struct engine *e, const struct engine_rdma_options *option
 	e->frame_max = verbs_control_max(v);
 	e->tickets = verbs_tickets(v);
 	h->object = v;
-	h->more = e->stages;
 	h->value = options->only;
 	hand_go(h);
+	if (e->progress->workers) {
+		workers_stages(e->progress->workers, &base, &size);
+		own_start(e, &e->stages, base, size);
+	}
 	return 0;
 }
 
-/* ---- devices ------------------------------------------------------------------------------ */
-
-static void on_region_use(struct progress *p, struct hand *h)
-{
-	engine_rdma_use(p, h->object);
-	hand_return(p, h);
-}
-
-/* Of a region that was there before the first device. */
-static void register_late(struct engine *e, struct engine_region *r)
-{
-	struct hand *h;
-
-	if (!r->base || r->gpu || r->leaving || r->session->leaving ||
-	    rdma_mem_new(NULL, r->base, r->size, &r->mem) < 0) {
-		return;
-	}
-	h = hand_must(e, on_region_use, r, NULL, NULL);
-	hand_go(h);
-}
-
-static void on_device_add(struct progress *p, struct hand *h)
-{
-	struct engine_device *work = h->object;
-
-	work->result = verbs_device_add(p->verbs, work->device, work->why, sizeof(work->why));
-	hand_return(p, h);
-}
-
-/**
- * engine_device_add() - register all regions with a device and use it
- * @e:    borrowed; engine_rdma_start() was called
- * @work: borrowed until @done
- * @done: its result is there
- * @arg:  for done
- */
-void engine_device_add(struct engine *e, struct engine_device *work, engine_done_fn done, void *arg)
-{
-	list_for_each (l, &e->regions) {
-		struct engine_region *r = container_of(l, struct engine_region, all);
-
-		if (!r->mem) {
-			register_late(e, r);
-		}
-		if (r->mem) {
-			(void)rdma_mem_add_device(r->mem, work->device);
-		}
-	}
-	if (e->stages) {
-		(void)rdma_mem_add_device(e->stages, work->device);
-	}
-	work->why[0] = '\0';
-	hand_go(hand_must(e, on_device_add, work, done, arg));
-}
+/* ---- events of devices (see pin.c for the others) ----------------------------------------- */
 
 struct device_event {
 	struct rdma_device *device;
@@ -218,40 +253,6 @@ void engine_device_event(struct engine *e, struct rdma_device *device,
 	copy->event = *event;
 	h = hand_must(e, on_device_event, copy, NULL, NULL);
 	h->end = end_free_object;
-	hand_go(h);
-}
-
-static void on_device_remove(struct progress *p, struct hand *h)
-{
-	verbs_device_lost(p->verbs, h->object, h->more ? h->more : "it was removed");
-	hand_return(p, h);
-}
-
-/* Nobody uses it: what was registered with it goes. */
-static void end_device_remove(struct hand *h)
-{
-	struct rdma_device *d = h->object;
-
-	list_for_each (l, &h->engine->regions) {
-		struct engine_region *r = container_of(l, struct engine_region, all);
-
-		if (r->mem) {
-			rdma_mem_drop_device(r->mem, d);
-		}
-	}
-	if (h->engine->stages) {
-		rdma_mem_drop_device(h->engine->stages, d);
-	}
-	free(h->more);
-}
-
-void engine_device_remove(struct engine *e, struct rdma_device *device, const char *text,
-			  engine_done_fn done, void *arg)
-{
-	struct hand *h = hand_must(e, on_device_remove, device, done, arg);
-
-	h->more = strdup(text);
-	h->end = end_device_remove;
 	hand_go(h);
 }
 

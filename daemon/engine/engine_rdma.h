@@ -8,7 +8,8 @@
  * Without a call of engine_rdma_start() there is none of it, and nothing of it is allocated.
  *
  * Order: a device is added when all regions were registered with it, and it is gone when the
- * progress thread has left it; then the registrations go, then the device.
+ * progress thread has left it; then the registrations go, then the device. Threads of the registrar
+ * do both, so all of it takes its time (pin.h).
  *
  * Thread: control; done callbacks as engine.h says      Owns: registrations of regions
  * Locks: none
@@ -37,7 +38,7 @@ struct engine_device {
 	int result;
 	char why[VERBS_REASON];
 };
-/* Registers all regions with it, then has it used. */
+/* Registers all regions with it, then has it used. When that failed nothing of it is in use. */
 void engine_device_add(struct engine *engine, struct engine_device *work, engine_done_fn done,
 		       void *arg);
 void engine_device_event(struct engine *engine, struct rdma_device *device,

@@ -5,7 +5,7 @@
  * RDMA memory: one region, registered with every device that can
  *
  * A device that cannot register the region is no error: its bytes then go through buffers of the
- * transport, and `reason` says why. Registering pins pages and takes long: control thread only.
+ * transport, and `reason` says why. Registering pins pages and takes long (engine/registrar.h).
  *
  * Remote writes are allowed for as long as the region is registered. A peer that was told the key
  * may write anywhere in the region at any time, not only where and when it was asked to. Peers are

@@ -63,11 +63,38 @@ int engine_region_add(struct engine *engine, struct engine_session *session, uin
 	return 0;
 }
 
+bool engine_region_ready(struct engine *engine, struct engine_session *session, uint32_t id,
+			 engine_done_fn ready, void *arg)
+{
+	if (!engine->slow) {
+		return true;
+	}
+	engine->ready = ready;
+	engine->ready_arg = arg;
+	return false;
+}
+
+void fake_engine_slow(struct engine *engine, bool slow)
+{
+	engine->slow = slow;
+}
+
+void fake_engine_ready(struct engine *engine)
+{
+	engine_done_fn ready = engine->ready;
+
+	engine->ready = NULL;
+	if (ready) {
+		ready(engine->ready_arg);
+	}
+}
+
 void engine_region_remove(struct engine *engine, struct engine_session *session, uint32_t id,
 			  engine_done_fn done, void *arg)
 {
 	assert(session->regions > 0);
 	session->regions--;
+	engine->ready = NULL;
 	answer(engine, done, arg);
 }
 

@@ -25,6 +25,9 @@ struct engine {
 	struct list answers;
 	struct list peers; /* what was never given back */
 	struct list comms;
+	bool slow;	      /* regions take their time: until fake_engine_ready() */
+	engine_done_fn ready; /* of the last one; NULL: nobody waits */
+	void *ready_arg;
 };
 struct engine_peer {
 	struct list link;
@@ -37,5 +40,9 @@ struct engine_comm {
 
 /* Calls the oldest `done` that is due; there must be one (engine.answers). */
 void fake_engine_answer(struct engine *engine);
+/* From now on regions are not ready when they are added. */
+void fake_engine_slow(struct engine *engine, bool slow);
+/* The last one is, if somebody waits for it. */
+void fake_engine_ready(struct engine *engine);
 
 #endif

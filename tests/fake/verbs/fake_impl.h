@@ -9,6 +9,8 @@
 #ifndef ROCECOMM_FAKE_VERBS_IMPL_H
 #define ROCECOMM_FAKE_VERBS_IMPL_H
 
+#include <pthread.h>
+
 #include "tests/fake/verbs/fake_verbs.h"
 #include "util/list.h"
 
@@ -24,6 +26,7 @@ struct fake_mr {
 	struct ibv_mr mr;
 	struct fake_device *device;
 	unsigned int access;
+	bool dmabuf;
 	struct list link;
 };
 
@@ -100,6 +103,8 @@ struct fake_host {
 };
 
 struct fake_net {
+	pthread_mutex_t lock; /* mrs, next_key, and what each device says of regions */
+	pthread_cond_t held;
 	uint64_t seed, now;
 	struct clock_source clock;
 	struct fake_host hosts[4];

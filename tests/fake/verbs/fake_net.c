@@ -68,22 +68,35 @@ void fake_complete(struct fake_cq *cq, const struct ibv_wc *wc, bool receive)
 	m->what = FAKE_KEEP;
 }
 
-struct fake_mr *fake_mr_find(struct fake_device *d, uint32_t key, uint64_t addr, uint64_t size,
-			     unsigned int access)
+static struct fake_mr *find_mr(struct fake_device *d, uint32_t key)
 {
 	list_for_each (l, &d->net->mrs) {
 		struct fake_mr *m = container_of(l, struct fake_mr, link);
-		uint64_t base = (uintptr_t)m->mr.addr;
 
 		if (m->device == d && m->mr.lkey == key) {
-			return (m->access & access) == access && addr >= base &&
-					       size <= m->mr.length &&
-					       addr - base <= m->mr.length - size
-				       ? m
-				       : NULL;
+			return m;
 		}
 	}
 	return NULL;
+}
+
+struct fake_mr *fake_mr_find(struct fake_device *d, uint32_t key, uint64_t addr, uint64_t size,
+			     unsigned int access)
+{
+	struct fake_mr *m;
+	uint64_t base;
+
+	pthread_mutex_lock(&d->net->lock);
+	m = find_mr(d, key);
+	if (m) {
+		base = (uintptr_t)m->mr.addr;
+		if ((m->access & access) != access || addr < base || size > m->mr.length ||
+		    addr - base > m->mr.length - size) {
+			m = NULL;
+		}
+	}
+	pthread_mutex_unlock(&d->net->lock);
+	return m;
 }
 
 static void complete_send(struct fake_qp *qp, const struct fake_wr *w, enum ibv_wc_status status)

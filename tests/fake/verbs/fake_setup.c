@@ -22,6 +22,8 @@ struct fake_net *fake_verbs_new(uint64_t seed)
 {
 	struct fake_net *net = calloc(1, sizeof(*net));
 
+	pthread_mutex_init(&net->lock, NULL);
+	pthread_cond_init(&net->held, NULL);
 	net->seed = seed * 2 + 1;
 	net->now = CLOCK_NS_PER_S;
 	net->clock = (struct clock_source){fake_now, net};
@@ -57,6 +59,8 @@ struct fake_net *fake_verbs_free(struct fake_net *net)
 		}
 		free(net->devices[i]);
 	}
+	pthread_cond_destroy(&net->held);
+	pthread_mutex_destroy(&net->lock);
 	free(net);
 	return NULL;
 }

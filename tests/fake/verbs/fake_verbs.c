@@ -168,45 +168,99 @@ static int dealloc_pd(struct ibv_pd *pd)
 	return 0;
 }
 
+/* With the lock. */
+static void hold(struct fake_device *d, size_t size)
+{
+	d->mr_view.waiting++;
+	while (d->hold && size >= d->hold) {
+		pthread_cond_wait(&d->net->held, &d->net->lock);
+	}
+	d->mr_view.waiting--;
+}
+
+void fake_verbs_hold(struct fake_device *d, size_t size)
+{
+	pthread_mutex_lock(&d->net->lock);
+	d->hold = size;
+	pthread_cond_broadcast(&d->net->held);
+	pthread_mutex_unlock(&d->net->lock);
+}
+
+void fake_verbs_mrs(struct fake_device *d, struct fake_mr_view *ret)
+{
+	pthread_mutex_lock(&d->net->lock);
+	*ret = d->mr_view;
+	ret->registered = d->mrs;
+	pthread_mutex_unlock(&d->net->lock);
+}
+
+static int reg_error(const struct fake_device *d, unsigned int access, bool dmabuf)
+{
+	const struct fake_caps *c = &d->caps;
+
+	if (c->relaxed_errno && access & IBV_ACCESS_RELAXED_ORDERING) {
+		return c->relaxed_errno;
+	}
+	if (dmabuf ? c->dmabuf_errno : c->reg_errno) {
+		return dmabuf ? c->dmabuf_errno : c->reg_errno;
+	}
+	return d->mrs >= c->max_mr ? ENOMEM : 0;
+}
+
 static struct ibv_mr *reg(struct ibv_pd *pd, void *base, size_t size, unsigned int access,
-			  int error)
+			  bool dmabuf)
 {
 	struct fake_device *d = device_of(pd->context);
-	struct fake_mr *m;
+	struct fake_mr *m = calloc(1, sizeof(*m));
+	int error;
 
-	if (error || d->mrs >= d->caps.max_mr) {
-		errno = error ? error : ENOMEM;
+	pthread_mutex_lock(&d->net->lock);
+	d->mr_view.calls++;
+	d->mr_view.access = access;
+	hold(d, size);
+	error = reg_error(d, access, dmabuf);
+	if (!error) {
+		m->device = d;
+		m->access = access;
+		m->dmabuf = dmabuf;
+		m->mr.addr = base;
+		m->mr.length = size;
+		m->mr.lkey = m->mr.rkey = d->net->next_key++;
+		d->mrs++;
+		d->mr_view.dmabufs += dmabuf;
+		list_append(&d->net->mrs, &m->link);
+	}
+	pthread_mutex_unlock(&d->net->lock);
+	if (error) {
+		free(m);
+		errno = error;
 		return NULL;
 	}
-	m = calloc(1, sizeof(*m));
-	m->device = d;
-	m->access = access;
-	m->mr.addr = base;
-	m->mr.length = size;
-	m->mr.lkey = m->mr.rkey = d->net->next_key++;
-	d->mrs++;
-	list_append(&d->net->mrs, &m->link);
 	return &m->mr;
 }
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t size, unsigned int access)
 {
-	return reg(pd, base, size, access, device_of(pd->context)->caps.reg_errno);
+	return reg(pd, base, size, access, false);
 }
 
 static struct ibv_mr *reg_dmabuf(struct ibv_pd *pd, uint64_t offset, size_t size, uint64_t iova,
 				 int fd, unsigned int access)
 {
-	return reg(pd, (void *)(uintptr_t)iova, size, access,
-		   device_of(pd->context)->caps.dmabuf_errno);
+	return reg(pd, (void *)(uintptr_t)iova, size, access, true);
 }
 
 static int dereg_mr(struct ibv_mr *mr)
 {
 	struct fake_mr *m = container_of(mr, struct fake_mr, mr);
+	struct fake_net *net = m->device->net;
 
+	pthread_mutex_lock(&net->lock);
+	hold(m->device, mr->length);
 	list_remove(&m->link);
 	m->device->mrs--;
+	m->device->mr_view.dmabufs -= m->dmabuf;
+	pthread_mutex_unlock(&net->lock);
 	free(m);
 	return 0;
 }

@@ -9,9 +9,11 @@
  * first in the network, then in memory, then acknowledged; in between the link may go, and what is
  * in the network arrives even when its sender is gone. What happens next is drawn from a seed.
  * Things that no soft device can be made to show are knobs: caps, failing registrations,
- * completions lost, doubled or swapped, broken devices.
+ * completions lost, doubled or swapped, broken devices, registration that takes as long as the test
+ * wants it to.
  *
- * Thread: the test's      Owns: everything that its api hands out      Locks: none
+ * Thread: the test's; regions are registered and given back by any
+ * Owns: everything that its api hands out      Locks: fake_net.lock: regions
  */
 #ifndef ROCECOMM_FAKE_VERBS_H
 #define ROCECOMM_FAKE_VERBS_H
@@ -39,10 +41,19 @@ struct fake_gid {
 struct fake_caps {
 	int max_qp, max_cq, max_mr, max_qp_wr, max_cqe, max_sge;
 	uint32_t max_inline;
-	int reg_errno;	  /* registering fails so */
-	int dmabuf_errno; /* of reg_dmabuf */
+	int reg_errno;	   /* registering fails so */
+	int dmabuf_errno;  /* of reg_dmabuf */
+	int relaxed_errno; /* of both, with relaxed ordering */
 	int open_errno;
 	int rtr_errno; /* modify to RTR fails so */
+};
+
+/* What is known of memory that was offered. */
+struct fake_mr_view {
+	int registered, dmabufs; /* now; of these, by dma-buf */
+	int waiting;		 /* calls that are held */
+	int calls;		 /* to register, so far */
+	unsigned int access;	 /* of the last one */
 };
 
 struct fake_device {
@@ -57,6 +68,8 @@ struct fake_device {
 	bool stalled;		       /* packets neither pass nor fail: no completion comes */
 	uint32_t slow;		       /* only one in so many steps moves something; 0: all */
 	int qps, cqs, mrs;	       /* in use */
+	size_t hold;		       /* fake_net.lock; see fake_verbs_hold() */
+	struct fake_mr_view mr_view;   /* fake_net.lock */
 	uint64_t writes, sends, bytes; /* delivered from here */
 };
 
@@ -73,6 +86,12 @@ uint64_t fake_verbs_random(struct fake_net *net, uint64_t below);
 struct fake_device *fake_verbs_device(struct fake_net *net, uint32_t host, const char *name,
 				      uint32_t rail);
 union ibv_gid fake_verbs_gid(uint32_t rail, uint32_t host);
+/*
+ * Calls that register or give back @size bytes or more do not return until it is 0 again: what
+ * takes long is under the test's control.
+ */
+void fake_verbs_hold(struct fake_device *d, size_t size);
+void fake_verbs_mrs(struct fake_device *d, struct fake_mr_view *ret);
 /* Link and port state, with the event. */
 void fake_verbs_link(struct fake_device *d, bool up);
 void fake_verbs_event(struct fake_device *d, enum ibv_event_type type);
