@@ -125,15 +125,17 @@ int gpu_stream_check(struct roce_client *client, void *stream, const char *what)
 	if (e != CUDA_SUCCESS) {
 		return gpu_error(what, e);
 	}
+	/* Of each device: before the pages go its streams are waited for (gpu_unpin_pages()). */
+	r = gpu_push(client, device);
+	if (r != 0) {
+		return r;
+	}
 	pthread_mutex_lock(&gpu->copy);
 	if (!gpu->page_dev) {
-		r = gpu_push(client, device);
-		if (r == 0) {
-			r = pin_pages(client, cu);
-			gpu_pop();
-		}
+		r = pin_pages(client, cu);
 	}
 	pthread_mutex_unlock(&gpu->copy);
+	gpu_pop();
 	return r == 0 ? gpu_watch(client) : r;
 }
 
@@ -165,47 +167,50 @@ static CUresult enter(const struct cuda_abi *cu, CUstream stream)
 	return r == CUDA_SUCCESS ? cu->CtxPushCurrent(ctx) : r;
 }
 
+/*
+ * Of an op that is posted the request may be gone already, as may be its ticket: what is said to
+ * the stream comes from the descriptor.
+ */
 int gpu_stream_post(struct op *op)
 {
-	const struct roce_request *request = op->request;
+	const struct shm_desc *d = &op->desc;
 	const struct cuda_abi *cu = gpu_cuda();
 	CUstream stream = op->stream;
 	CUdeviceptr gate =
-		op->comm->client->gpu.page_dev + SHM_GATE_OFF + request->ticket * sizeof(uint32_t);
+		op->comm->client->gpu.page_dev + SHM_GATE_OFF + d->ticket * sizeof(uint32_t);
 	CUresult r = enter(cu, stream);
 
 	if (r == CUDA_SUCCESS) {
 		r = enqueue_copies(op, &op->in, false);
 		if (r == CUDA_SUCCESS) {
-			r = cu->StreamWriteValue32(stream, gate, request->generation,
+			r = cu->StreamWriteValue32(stream, gate, d->generation,
 						   CU_STREAM_WRITE_VALUE_DEFAULT);
 		}
 		gpu_pop();
 	}
-	return r == CUDA_SUCCESS ? 0 : gpu_error(coll_kind_name(request->kind), r);
+	return r == CUDA_SUCCESS ? 0 : gpu_error(coll_kind_name(d->kind), r);
 }
 
 int gpu_stream_wait(struct op *op)
 {
-	const struct roce_request *request = op->request;
+	const struct shm_desc *d = &op->desc;
 	const struct gpu *gpu = &op->comm->client->gpu;
 	const struct cuda_abi *cu = gpu_cuda();
 	CUstream stream = op->stream;
-	CUdeviceptr cell = gpu->page_dev + SHM_CELL_OFF + request->ticket * sizeof(struct shm_cell);
+	CUdeviceptr cell = gpu->page_dev + SHM_CELL_OFF + d->ticket * sizeof(struct shm_cell);
 	CUresult r = enter(cu, stream);
 
 	if (r == CUDA_SUCCESS) {
-		r = cu->StreamWaitValue32(stream, cell, request->generation,
-					  CU_STREAM_WAIT_VALUE_GEQ);
+		r = cu->StreamWaitValue32(stream, cell, d->generation, CU_STREAM_WAIT_VALUE_GEQ);
 		if (r == CUDA_SUCCESS) {
 			r = enqueue_copies(op, &op->out, true);
 		}
-		if (r == CUDA_SUCCESS && request->copies) {
-			r = cu->StreamWriteValue32(
-				stream, gpu->moved_dev + request->ticket * sizeof(uint32_t),
-				request->generation, CU_STREAM_WRITE_VALUE_DEFAULT);
+		if (r == CUDA_SUCCESS && op->copies) {
+			r = cu->StreamWriteValue32(stream,
+						   gpu->moved_dev + d->ticket * sizeof(uint32_t),
+						   d->generation, CU_STREAM_WRITE_VALUE_DEFAULT);
 		}
 		gpu_pop();
 	}
-	return r == CUDA_SUCCESS ? 0 : gpu_error(coll_kind_name(request->kind), r);
+	return r == CUDA_SUCCESS ? 0 : gpu_error(coll_kind_name(d->kind), r);
 }

@@ -166,8 +166,9 @@ static bool op_push(struct op *op)
 	op->desc.flags = op->next ? SHM_DESC_BATCH : 0;
 	if (op->streamed) {
 		op->desc.flags |= SHM_DESC_GATED;
+		op->copies = op->in.n + op->out.n > 0;
 		request->gated = true;
-		request->copies = op->in.n + op->out.n > 0;
+		request->copies = op->copies;
 		/* relaxed: only says whether there is something to watch */
 		atomic_fetch_add_explicit(&client->gpu.open, 1, memory_order_relaxed);
 		gpu_watch_more(client);
@@ -286,37 +287,46 @@ static int post_stream_failed(struct op *op, int status)
 	char text[LIMIT_ERROR_TEXT];
 
 	error_copy(text, error_last());
+	op->let_go = true;
 	pthread_mutex_lock(&client->lock);
-	if (op->request->gated) {
-		op->request->gated = false;
-		atomic_fetch_sub_explicit(&client->gpu.open, 1, memory_order_relaxed);
-	}
+	request_let_go(client, op->desc.ticket, op->desc.generation);
 	pthread_mutex_unlock(&client->lock);
 	post_flush(client);
-	comm_abort(op->comm, text);
+	if (comm_failed_error(op->comm) == 0) {
+		comm_abort(op->comm, text);
+	}
 	return error_set(status, "%s", text);
 }
 
-/* Has the streams wait, once all of a batch is posted. Return: 0 or a status. */
-static int post_stream_waits(struct op *ops)
+/*
+ * Has the streams wait for what is posted of a batch, up to @end; after a failure, too: their work
+ * behind it must not begin before the daemon is done with the memory, and an operation that copies
+ * ends only when they have been past. Return: 0, or the first status, sentence set.
+ */
+static int post_stream_waits(struct op *ops, const struct op *end)
 {
+	char text[LIMIT_ERROR_TEXT];
 	int first = 0;
 
-	for (struct op *op = ops; op; op = op->next) {
-		int r = op->streamed && first == 0 ? gpu_stream_wait(op) : 0;
+	for (struct op *op = ops; op != end; op = op->next) {
+		int r = op->streamed && !op->let_go ? gpu_stream_wait(op) : 0;
 
 		copy_list_deinit(&op->out);
 		if (r != 0) {
-			first = post_stream_failed(op, r);
+			r = post_stream_failed(op, r);
+		}
+		if (r != 0 && first == 0) {
+			first = r;
+			error_copy(text, error_last());
 		}
 	}
-	return first;
+	return first != 0 ? error_set(first, "%s", text) : 0;
 }
 
 int post_ops(struct roce_client *client, struct op *ops)
 {
+	char text[LIMIT_ERROR_TEXT];
 	struct op *first = ops;
-	bool streamed = false;
 	int r = client_glance(client);
 
 	for (struct op *op = ops; r == 0 && op; op = op->next) {
@@ -324,7 +334,6 @@ int post_ops(struct roce_client *client, struct op *ops)
 		if (r == 0) {
 			ops = op->next;
 			if (op->streamed) {
-				streamed = true;
 				r = gpu_stream_post(op);
 				r = r != 0 ? post_stream_failed(op, r) : 0;
 			}
@@ -332,15 +341,18 @@ int post_ops(struct roce_client *client, struct op *ops)
 		}
 	}
 	if (r != 0) {
+		error_copy(text, error_last());
 		post_flush(client);
 	}
 	for (struct op *op = first; op; op = op->next) {
 		op_drop(op);
 	}
-	if (r != 0) {
-		return post_fail(client, ops, r);
+	if (r == 0) {
+		return post_stream_waits(first, NULL);
 	}
-	return streamed ? post_stream_waits(first) : 0;
+	post_stream_waits(first, ops);
+	error_set(r, "%s", text);
+	return post_fail(client, ops, r);
 }
 
 /* After a failure: what is in the ring ends by itself, the rest is given back. */

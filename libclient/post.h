@@ -74,6 +74,8 @@ struct op {
 	bool blocking; /* group: end waits for it */
 	bool streamed;
 	bool posted; /* its descriptor is in the ring */
+	bool copies; /* streamed: the stream also copies */
+	bool let_go; /* streamed: its stream does no more for it */
 	void *stream;
 	struct copy_list out;	    /* streamed: what the stream copies back */
 	struct gpu_buffer *used[2]; /* of the sides, until the ring is published; or NULL */

@@ -369,6 +369,20 @@ void request_fail_gated(struct roce_client *client, int status)
 	}
 }
 
+void request_let_go(struct roce_client *client, uint32_t ticket, uint32_t generation)
+{
+	struct roce_request *request = client->requests.tickets[ticket].request;
+
+	if (!request || !request->gated || request->generation != generation) {
+		return;
+	}
+	request->gated = false;
+	/* relaxed: only says whether there is something to watch */
+	atomic_fetch_sub_explicit(&client->gpu.open, 1, memory_order_relaxed);
+	/* A copy of the stream may still be under way: the staging is nobody else's from now on. */
+	memset(request->blocks, 0, sizeof(request->blocks));
+}
+
 void request_fail_all(struct roce_client *client, int status)
 {
 	struct request_pool *pool = &client->requests;

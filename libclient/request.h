@@ -146,6 +146,11 @@ void request_harvest_gated(struct roce_client *client);
 void request_fail_all(struct roce_client *client, int status);
 /* Those that streams wait for: writes their cells, for nobody else will. Lock held. */
 void request_fail_gated(struct roce_client *client, int status);
+/*
+ * A stream does no more for the operation, if it is still under way: it ends by its cell alone.
+ * Lock held.
+ */
+void request_let_go(struct roce_client *client, uint32_t ticket, uint32_t generation);
 /* Waits until no thread copies out of @buffer's mirror; forgets copies of a lost daemon. */
 void request_quiesce_mirror(struct roce_client *client, struct roce_buffer *buffer);
 /* Detaches a communicator that is being destroyed from its requests. Lock held. */

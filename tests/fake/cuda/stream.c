@@ -337,7 +337,9 @@ FAKE_API CUresult cuCtxSynchronize(void)
 	FAKE_ENTER_CTX("cuCtxSynchronize");
 	pthread_mutex_lock(&list_lock);
 	for (s = streams; s; s = s->next) {
-		drain(s);
+		if (s->ctx == fake_ctx()) {
+			drain(s);
+		}
 	}
 	pthread_mutex_unlock(&list_lock);
 	return CUDA_SUCCESS;
