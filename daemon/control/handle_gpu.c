@@ -17,6 +17,8 @@
 
 #include "control/handle.h"
 #include "gpu/gpu.h"
+#include "job/jobs.h"
+#include "job/rails.h"
 #include "proto/msg.h"
 #include "rocecomm.pb-c.h"
 
@@ -253,17 +255,33 @@ void handle_gpu_release(struct session *s, uint64_t serial, const void *m, struc
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
+static void paths_known(void *arg)
+{
+	session_return(arg);
+}
+
+/* A GPU may have come into use: which devices reach it? */
+static void paths_look(struct session *s)
+{
+	struct server *server = s->server;
+
+	s->returning++;
+	gpu_paths_look(&server->gpu_paths, server->o.gpu, rails_devices(server->o.jobs->rails),
+		       paths_known, s);
+}
+
 /* How the memory is reached, as the client is told. */
-static void map_answer(struct session_map *map, uint32_t id, const char *kind)
+static void map_answer(struct session_map *map, uint32_t id, const struct gpu_memory *memory)
 {
 	Rocecomm__GpuBufferReady ready = ROCECOMM__GPU_BUFFER_READY__INIT;
-	char reason[160];
+	char reason[800], why[640];
 
-	snprintf(
-		reason, sizeof(reason),
-		"%s memory, copied by the GPU's copy engines through pinned memory of the host: no "
-		"network device here has registered memory of this GPU",
-		kind);
+	gpu_paths_reason(&map->session->server->gpu_paths, gpu_memory_uuid(memory), why,
+			 sizeof(why));
+	snprintf(reason, sizeof(reason),
+		 "%s memory, copied by the GPU's copy engines through pinned memory of the host: "
+		 "%s",
+		 gpu_memory_kind(memory), why);
 	ready.buffer = id;
 	ready.path = (char *)(uintptr_t) "staged";
 	ready.reason = reason;
@@ -275,7 +293,6 @@ static void map_enter(struct session_map *map)
 {
 	struct session *s = map->session;
 	struct gpu_memory *memory = map->request.memory;
-	const char *kind = gpu_memory_kind(memory);
 	struct region *region;
 	uint32_t id = 0;
 	int r = region_new_gpu(memory, &region);
@@ -291,7 +308,8 @@ static void map_enter(struct session_map *map)
 				     : "the daemon has no memory");
 		return;
 	}
-	map_answer(map, id, kind);
+	map_answer(map, id, memory);
+	paths_look(s);
 }
 
 static void map_done(struct gpu_request *request)

@@ -45,6 +45,13 @@ void handle_links(struct session *s, uint64_t serial, const void *msg, struct fd
 	free(text);
 }
 
+/* What rocectl paths waits for: trials of GPUs first. */
+struct paths_request {
+	struct session_request rq;
+	struct session *owner; /* lives as long as trials do */
+	char *peer;	       /* NULL: all */
+};
+
 static void paths_collected(void *arg, const struct rails_path *paths, size_t n)
 {
 	struct session_request *rq = arg;
@@ -52,8 +59,9 @@ static void paths_collected(void *arg, const struct rails_path *paths, size_t n)
 	Rocecomm__PathsReply reply = ROCECOMM__PATHS_REPLY__INIT;
 	char *text = NULL;
 
-	if (s && paths_json(host_of(s), s->server->o.config,
-			    rails_devices(s->server->o.jobs->rails), paths, n, &text) < 0) {
+	if (s &&
+	    paths_json(host_of(s), s->server->o.config, rails_devices(s->server->o.jobs->rails),
+		       paths, n, s->server->o.gpu, &s->server->gpu_paths, &text) < 0) {
 		refuse_memory(s, rq->serial);
 	} else if (s) {
 		reply.json = text;
@@ -63,26 +71,50 @@ static void paths_collected(void *arg, const struct rails_path *paths, size_t n)
 	session_request_over(rq);
 }
 
+static void paths_collect(struct paths_request *pr)
+{
+	struct session *s = pr->rq.session;
+	struct rails *rails = s ? s->server->o.jobs->rails : NULL;
+
+	if (!rails) {
+		paths_collected(&pr->rq, NULL, 0);
+	} else if (rails_paths(rails, pr->peer, paths_collected, &pr->rq) < 0) {
+		refuse_memory(s, pr->rq.serial);
+		session_request_over(&pr->rq);
+	}
+}
+
+static void paths_tried(void *arg)
+{
+	struct paths_request *pr = arg;
+	struct session *owner = pr->owner;
+	char *peer = pr->peer;
+
+	paths_collect(pr); /* it may be gone by now */
+	free(peer);
+	owner->returning--;
+	session_teardown(owner);
+}
+
 /* See handle.h. */
 void handle_paths(struct session *s, uint64_t serial, const void *m, struct fdset *fds)
 {
 	const Rocecomm__PathsGet *msg = m;
-	struct session_request *rq = session_request_new(s, serial, sizeof(*rq));
-	int r;
+	struct paths_request *pr = session_request_new(s, serial, sizeof(*pr));
 
-	if (!rq) {
+	if (!pr) {
 		return;
 	}
-	if (!s->server->o.jobs->rails) {
-		paths_collected(rq, NULL, 0);
-		return;
-	}
-	r = rails_paths(s->server->o.jobs->rails, msg->peer[0] ? msg->peer : NULL, paths_collected,
-			rq);
-	if (r < 0) {
+	pr->owner = s;
+	pr->peer = msg->peer[0] ? strdup(msg->peer) : NULL;
+	if (msg->peer[0] && !pr->peer) {
 		refuse_memory(s, serial);
-		session_request_over(rq);
+		session_request_over(&pr->rq);
+		return;
 	}
+	s->returning++;
+	gpu_paths_look(&s->server->gpu_paths, s->server->o.gpu,
+		       rails_devices(s->server->o.jobs->rails), paths_tried, pr);
 }
 
 /* ---- check -------------------------------------------------------------------------------- */

@@ -302,7 +302,8 @@ const char *links_json_no_device(const struct rdma *devices)
 
 /* See links_json.h. */
 int paths_json(const char *host, const struct config *config, const struct rdma *devices,
-	       const struct rails_path *paths, size_t n, char **ret)
+	       const struct rails_path *paths, size_t n, const struct gpu *gpu,
+	       const struct gpu_paths *gpu_paths, char **ret)
 {
 	struct json j;
 	int r;
@@ -311,6 +312,7 @@ int paths_json(const char *host, const struct config *config, const struct rdma 
 	json_open(&j, NULL);
 	links_json_head(&j, host, config);
 	put_text(&j, "reason", links_json_no_device(devices));
+	gpu_paths_json(&j, gpu_paths, gpu);
 	put_peers(&j, paths, n);
 	json_close(&j);
 	r = json_finish(&j, ret);

@@ -20,6 +20,10 @@
  * paths:
  *  host, transport, require
  *  reason         why no device of this host can be used; null
+ *  gpus[]         uuid, name, path (staged), reason
+ *   devices[]     device, registers (dma-buf, peermem; null: does not), reason
+ *   peers[]       of other GPUs: uuid, path (direct, staged), reason, direct_mbytes_per_second,
+ *                 host_mbytes_per_second (0: not measured)
  *  peers[]        host, host_id, transport (what new messages take now: rdma, tcp; null: nothing)
  *   paths[]       kind (rdma, tcp), chosen, state, reason, and of tcp: address; of rdma: rail
  * (null: none), device, port, interface, gid, gid_index, mbps, remote_device, remote_port,
@@ -45,6 +49,7 @@
 
 #include <stddef.h>
 
+#include "control/gpu_paths.h"
 #include "control/json.h"
 #include "config/config.h"
 #include "job/check.h"
@@ -54,9 +59,13 @@
 /* @devices: NULL: nobody looks. Return: 0 and the text (to be freed), -ENOMEM. */
 int links_json(const char *host, const struct config *config, const struct rdma *devices,
 	       char **ret);
-/* @paths: those of one peer stand together. @devices: as above. */
+/*
+ * @paths: those of one peer stand together. @devices: as above. @gpu, @gpu_paths: NULL: no GPU
+ * memory is taken.
+ */
 int paths_json(const char *host, const struct config *config, const struct rdma *devices,
-	       const struct rails_path *paths, size_t n, char **ret);
+	       const struct rails_path *paths, size_t n, const struct gpu *gpu,
+	       const struct gpu_paths *gpu_paths, char **ret);
 int check_json(const char *host, const struct config *config, const struct rdma *devices,
 	       const struct check_result *result, char **ret);
 

@@ -269,6 +269,7 @@ struct server *server_free(struct server *server)
 	}
 	assert(list_empty(&server->sessions));
 	tenants_deinit(&server->tenants);
+	gpu_paths_deinit(&server->gpu_paths);
 	free(server);
 	return NULL;
 }

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "job/jobs.h"
 #include "job/peers.h"
+#include "control/gpu_paths.h"
 #include "job/tenant.h"
 #include "proto/status.h"
 #include "util/list.h"
@@ -44,6 +45,7 @@ struct server_options {
 struct server {
 	struct server_options o;
 	struct tenants tenants;
+	struct gpu_paths gpu_paths;
 	uv_poll_t poll;
 	uv_timer_t retry; /* after running out of descriptors; for flushing at the end */
 	uv_timer_t reap;

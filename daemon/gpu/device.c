@@ -203,6 +203,10 @@ static void context_close(struct gpu_device *d)
 		lane_close(&d->gpu->cuda, &d->lanes[i]);
 	}
 	peer_forget(d);
+	if (d->trial) {
+		d->gpu->cuda.MemFree(d->trial);
+		d->trial = 0;
+	}
 	d->gpu->cuda.CtxSetCurrent(NULL);
 	d->gpu->cuda.DevicePrimaryCtxRelease(d->device);
 	d->ctx = NULL;

@@ -229,6 +229,12 @@ void gpu_map(struct gpu *gpu, struct gpu_request *request)
 
 /* ---- what is known ------------------------------------------------------------------------ */
 
+/* See gpu.h. */
+const uint8_t *gpu_memory_uuid(const struct gpu_memory *m)
+{
+	return m->device->uuid;
+}
+
 static uint64_t get(const _Atomic uint64_t *value)
 {
 	return atomic_load_explicit((_Atomic uint64_t *)value, memory_order_relaxed);
@@ -241,6 +247,7 @@ static void status_fill(const struct gpu_device *d, struct gpu_status *ret)
 	memset(ret, 0, sizeof(*ret));
 	snprintf(ret->name, sizeof(ret->name), "%s", d->name);
 	snprintf(ret->uuid, sizeof(ret->uuid), "%s", d->uuid_text);
+	memcpy(ret->id, d->uuid, sizeof(ret->id));
 	snprintf(ret->bus, sizeof(ret->bus), "%s", d->bus);
 	ret->node = d->node;
 	ret->lost = lost != 0;

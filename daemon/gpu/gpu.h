@@ -36,6 +36,7 @@
 
 #define GPU_MAX_DEVICES 64
 #define GPU_TEXT 512
+#define GPU_TRIAL_TEXT 200
 
 struct gpu;	   /* the GPUs of this host */
 struct gpu_device; /* one of them */
@@ -106,6 +107,21 @@ void gpu_open(struct gpu *gpu, struct gpu_request *request);
 /* Makes a buffer; it refers to its allocations. */
 void gpu_map(struct gpu *gpu, struct gpu_request *request);
 
+/* Memory on a GPU in use, for network devices to try to register. The caller keeps it until done().
+ */
+struct gpu_trial {
+	struct gpu_task task; /* not the caller's business */
+	void (*done)(struct gpu_trial *trial);
+	uint8_t uuid[GPU_UUID_BYTES];
+	/* the answer */
+	uint64_t address; /* valid until the daemon stops using the GPU; 0: none, see text */
+	uint64_t size;
+	int fd; /* its dma-buf, the caller's; -1: none, see text */
+	char text[GPU_TRIAL_TEXT];
+};
+
+void gpu_trial(struct gpu *gpu, struct gpu_trial *trial);
+
 struct gpu_alloc *gpu_alloc_ref(struct gpu_alloc *alloc);
 /* The last one: it is unmapped when no buffer stands on it, and then gone() runs. NULL allowed. */
 struct gpu_alloc *gpu_alloc_unref(struct gpu_alloc *alloc);
@@ -119,6 +135,8 @@ struct gpu_memory *gpu_memory_unref(struct gpu_memory *memory);
 uint64_t gpu_memory_address(const struct gpu_memory *memory);
 uint64_t gpu_memory_size(const struct gpu_memory *memory);
 struct gpu_device *gpu_memory_device(const struct gpu_memory *memory);
+/* Of its GPU. */
+const uint8_t *gpu_memory_uuid(const struct gpu_memory *memory);
 /* How its allocations were handed over, for people. */
 const char *gpu_memory_kind(const struct gpu_memory *memory);
 
@@ -126,9 +144,10 @@ const char *gpu_memory_kind(const struct gpu_memory *memory);
 struct gpu_status {
 	char name[64];
 	char uuid[48]; /* GPU-... */
-	char bus[32];  /* PCI address */
-	int node;      /* NUMA, -1: not known */
-	bool lost;     /* its context is spoilt */
+	uint8_t id[GPU_UUID_BYTES];
+	char bus[32]; /* PCI address */
+	int node;     /* NUMA, -1: not known */
+	bool lost;    /* its context is spoilt */
 	char error[128];
 	uint64_t allocs, alloc_bytes;
 	uint64_t staging_limit, staging_used, staging_peak, staging_pinned;

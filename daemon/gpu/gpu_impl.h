@@ -67,7 +67,8 @@ struct gpu_device {
 	/* the "gpu" thread's */
 	bool open;
 	CUcontext ctx;
-	uint64_t users; /* allocations and buffers */
+	uint64_t users;	   /* allocations and buffers */
+	CUdeviceptr trial; /* see trial.c; 0: none */
 
 	/* the copying thread's, but for the inbox */
 	struct thread thread;

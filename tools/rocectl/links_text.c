@@ -283,12 +283,38 @@ static void print_path(const json_t *path)
 	}
 }
 
+/* How a GPU's memory reaches the network and the other GPUs. */
+static void print_gpu(const json_t *gpu)
+{
+	json_t *row;
+	size_t i;
+
+	printf("%s (%s): %s, %s\n", snapshot_string(gpu, "uuid"), snapshot_string(gpu, "name"),
+	       snapshot_string(gpu, "path"), snapshot_string(gpu, "reason"));
+	json_array_foreach(json_object_get(gpu, "devices"), i, row)
+	{
+		printf("    %s %s\n", snapshot_string(row, "device"),
+		       snapshot_string(row, "reason"));
+	}
+	json_array_foreach(json_object_get(gpu, "peers"), i, row)
+	{
+		bool direct = strcmp(snapshot_string(row, "path"), "direct") == 0;
+
+		printf("  %c to %s: %s, %s\n", direct ? '*' : ' ', snapshot_string(row, "uuid"),
+		       snapshot_string(row, "path"), snapshot_string(row, "reason"));
+	}
+}
+
 void paths_text_print(const struct snapshot *now)
 {
-	json_t *peer, *path;
+	json_t *peer, *path, *gpu;
 	size_t i, k;
 
 	print_head(now);
+	json_array_foreach(json_object_get(now->root, "gpus"), i, gpu)
+	{
+		print_gpu(gpu);
+	}
 	json_array_foreach(json_object_get(now->root, "peers"), i, peer)
 	{
 		const char *transport = snapshot_string(peer, "transport");

@@ -191,9 +191,10 @@ Test(links_json, paths_of_two_peers)
 	struct rdma none = {.reason = "no RDMA device in this network namespace"};
 	char *text;
 
-	cr_assert_eq(paths_json("hostA", c, &none, paths, ARRAY_SIZE(paths), &text), 0);
+	cr_assert_eq(paths_json("hostA", c, &none, paths, ARRAY_SIZE(paths), NULL, NULL, &text),
+		     0);
 	has(text,
-	    "\"reason\":\"no RDMA device in this network namespace\",\"peers\":[{\"host\":"
+	    "\"reason\":\"no RDMA device in this network namespace\",\"gpus\":[],\"peers\":[{\"host\":"
 	    "\"hostB\",\"host_id\":\"01000000000000000000000000000000\",\"transport\":\"rdma\"");
 	has(text, "{\"kind\":\"tcp\",\"chosen\":false,\"reason\":\"RDMA is up\",\"state\":\"up\","
 		  "\"address\":\"10.47.0.2:4870 via eth0\"");
