@@ -8,6 +8,7 @@
  */
 #include "control/links_json.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "control/json.h"
@@ -127,6 +128,28 @@ static bool device_used(const struct rdma_device *d)
 	return used && !d->gone;
 }
 
+/* Memory that the device has, and has not taken. */
+static void put_memory(struct json *j, const struct rdma_device *d)
+{
+	static const char *const causes[RDMA_REFUSAL_COUNT_] = {
+		[RDMA_REFUSED_MEMLOCK] = "memlock",
+		[RDMA_REFUSED_FULL] = "full",
+		[RDMA_REFUSED_KIND] = "kind",
+		[RDMA_REFUSED_OTHER] = "other",
+	};
+
+	json_open(j, "memory");
+	json_uint(j, "regions", atomic_load_explicit(&d->regions, memory_order_relaxed));
+	json_uint(j, "bytes", atomic_load_explicit(&d->region_bytes, memory_order_relaxed));
+	put_known(j, "regions_max", (uint64_t)MAX(d->attr.max_mr, 0));
+	json_open(j, "refused");
+	for (size_t i = 0; i < RDMA_REFUSAL_COUNT_; i++) {
+		json_uint(j, causes[i], atomic_load_explicit(&d->refused[i], memory_order_relaxed));
+	}
+	json_close(j);
+	json_close(j);
+}
+
 static void put_device(struct json *j, const struct rdma_device *d)
 {
 	struct link_device facts;
@@ -147,6 +170,7 @@ static void put_device(struct json *j, const struct rdma_device *d)
 	} else {
 		json_null(j, "numa");
 	}
+	put_memory(j, d);
 	json_open_array(j, "ports");
 	for (uint32_t i = 0; i < d->nports; i++) {
 		put_port(j, &d->ports[i]);

@@ -15,6 +15,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/netlink.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@
 
 #include "job/rails_impl.h"
 #include "proto/base.h"
+#include "topo/rdma_mem.h"
 #include "util/log.h"
 
 #define EVENTS_MAX 64	/* read in one go */
@@ -154,6 +156,20 @@ static void watch_start(struct rails_watch *w, const struct rdma_device *d)
 	uv_poll_start(&w->poll, UV_READABLE, on_device);
 }
 
+/* Before anything fails for it: what is registered first may still fit. */
+static void look_at_memlock(void)
+{
+	uint64_t limit;
+
+	if (rdma_memlock_limited(&limit)) {
+		log_warn("the limit of locked memory is %" PRIu64
+			 " KiB: RDMA devices take no more, and "
+			 "what is beyond goes through copies or not by RDMA; LimitMEMLOCK=infinity "
+			 "in the unit raises it",
+			 limit / 1024);
+	}
+}
+
 static int start_engine(struct rails *rails)
 {
 	struct engine_rdma_options o = {
@@ -161,8 +177,13 @@ static int start_engine(struct rails *rails)
 		.verbs = rails->options.verbs,
 		.only = rails->options.mode == RAILS_RDMA,
 	};
-	int r = rails->started ? 0 : engine_rdma_start(rails->jobs->engine, &o);
+	int r;
 
+	if (rails->started) {
+		return 0;
+	}
+	look_at_memlock();
+	r = engine_rdma_start(rails->jobs->engine, &o);
 	rails->started = r == 0;
 	return err_trace(r);
 }

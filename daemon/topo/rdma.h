@@ -29,7 +29,7 @@
 
 #define RDMA_DEVICES_MAX 16
 #define RDMA_PORTS_MAX 4
-#define RDMA_REASON 160
+#define RDMA_REASON 192
 
 struct rdma_gid {
 	union ibv_gid gid;
@@ -54,6 +54,15 @@ struct rdma_port {
 	uint32_t ngids;
 };
 
+/* Why a device did not register memory. */
+enum rdma_refusal {
+	RDMA_REFUSED_MEMLOCK, /* the limit of locked memory of this process */
+	RDMA_REFUSED_FULL,    /* the device takes no more regions */
+	RDMA_REFUSED_KIND,    /* not this kind of memory, or not so aligned */
+	RDMA_REFUSED_OTHER,
+	RDMA_REFUSAL_COUNT_
+};
+
 struct rdma_device {
 	const struct verbs_api *api;
 	uint32_t index; /* in rdma.devices */
@@ -68,6 +77,10 @@ struct rdma_device {
 	struct ibv_device_attr attr;
 	struct rdma_port ports[RDMA_PORTS_MAX];
 	uint32_t nports;
+	/* Memory that rdma_mem.c has registered now, and how often it was refused; any thread. */
+	_Atomic uint32_t regions;
+	_Atomic uint64_t region_bytes;
+	_Atomic uint32_t refused[RDMA_REFUSAL_COUNT_];
 };
 
 struct rdma_options {

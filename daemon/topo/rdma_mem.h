@@ -13,7 +13,8 @@
  * no client ever sees a key. Memory windows would bound it to a message at the cost of two work
  * requests each.
  *
- * Thread: control; read by any      Owns: registrations      Locks: none
+ * Thread: whoever has the region, one at a time; what is registered is read by any
+ * Owns: registrations      Locks: none
  */
 #ifndef ROCECOMM_TOPO_RDMA_MEM_H
 #define ROCECOMM_TOPO_RDMA_MEM_H
@@ -21,11 +22,11 @@
 #include "topo/rdma.h"
 
 struct rdma_mem {
-	const struct verbs_api *api; /* of its registrations */
 	uint8_t *base;
 	size_t size;
 	struct ibv_mr *mr[RDMA_DEVICES_MAX]; /* by device index; NULL: not registered there */
-	char reason[RDMA_REASON + 96];	     /* of the last device that refused; "" */
+	struct rdma_device *devices[RDMA_DEVICES_MAX]; /* of these */
+	char reason[RDMA_REASON + 96];		       /* of the last device that refused; "" */
 };
 
 /* How memory of a GPU reached the device. */
@@ -42,12 +43,15 @@ int rdma_mem_add_device(struct rdma_mem *m, struct rdma_device *d);
 /* Gives the registration with one device back, before it is closed. */
 void rdma_mem_drop_device(struct rdma_mem *m, struct rdma_device *d);
 /*
- * Memory behind a dma-buf: tries the descriptor, then the address. Return: the way that worked;
- * RDMA_MEM_NONE with m->reason.
+ * Memory behind a dma-buf: tries the descriptor (where offset and address lie alike in their
+ * pages), then the address. @fd: borrowed for the call; -1: there is none. Return: the way that
+ * worked, with m->reason why the dma-buf did not; RDMA_MEM_NONE with m->reason: it is staged.
  */
 enum rdma_mem_way rdma_mem_add_dmabuf(struct rdma_mem *m, struct rdma_device *d, int fd,
 				      uint64_t offset);
 /* What to tell the user who sees ENOMEM: names RLIMIT_MEMLOCK, and where to raise it. */
 void rdma_memlock_hint(size_t size, char *buf, size_t len);
+/* Does a limit of locked memory hold for this process? */
+bool rdma_memlock_limited(uint64_t *ret_bytes);
 
 #endif

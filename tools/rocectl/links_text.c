@@ -129,6 +129,36 @@ static void print_port(const json_t *port, const json_t *earlier)
 	print_counters(port, earlier);
 }
 
+/* What is registered with the device, and why the rest is not. */
+static void print_memory(const json_t *device)
+{
+	static const struct {
+		const char *key, *text;
+	} causes[] = {
+		{"memlock", "by the limit of locked memory"},
+		{"full", "for the device takes no more"},
+		{"kind", "of a kind that it does not take"},
+		{"other", "for other reasons (see the log)"},
+	};
+	const json_t *memory = json_object_get(device, "memory");
+	const json_t *refused = json_object_get(memory, "refused");
+	const char *before = "; refused";
+	char bytes[TEXT];
+
+	printf("  memory: %lld regions, %s registered",
+	       (long long)snapshot_number(memory, "regions"),
+	       text_bytes((double)snapshot_number(memory, "bytes"), bytes, sizeof(bytes)));
+	for (size_t i = 0; i < ARRAY_SIZE(causes); i++) {
+		json_int_t n = snapshot_number(refused, causes[i].key);
+
+		if (n > 0) {
+			printf("%s %lld %s", before, (long long)n, causes[i].text);
+			before = ",";
+		}
+	}
+	putchar('\n');
+}
+
 static void print_device(const json_t *device, const struct snapshot *before)
 {
 	const json_t *numa = json_object_get(device, "numa");
@@ -158,6 +188,7 @@ static void print_device(const json_t *device, const struct snapshot *before)
 	if (snapshot_string(device, "pci_path")[0]) {
 		printf("  path: %s\n", snapshot_string(device, "pci_path"));
 	}
+	print_memory(device);
 	json_array_foreach(json_object_get(device, "ports"), i, port)
 	{
 		print_port(port, earlier_port(before, name, snapshot_number(port, "number")));

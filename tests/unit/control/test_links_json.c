@@ -110,6 +110,8 @@ Test(links_json, a_device_and_its_counters)
 	has(text, "\"usable\":true,\"reason\":null,\"state\":\"ACTIVE\",\"physical\":\"LinkUp\","
 		  "\"layer\":\"Ethernet\",\"rate\":\"100 Gb/sec (4X EDR)\"");
 	has(text, "\"gid\":\"10.0.0.1\",\"type\":\"v2\"");
+	has(text, "\"memory\":{\"regions\":0,\"bytes\":0,\"regions_max\":1000,"
+		  "\"refused\":{\"memlock\":0,\"full\":0,\"kind\":0,\"other\":0}}");
 	has(text, "\"out_of_sequence\":7,\"packet_seq_err\":3,\"roce_adp_retrans\":2,"
 		  "\"np_cnp_sent\":0,\"port_xmit_wait\":12}");
 	/* What the driver or its firmware does not have is null, and what it has is 0. */
@@ -191,10 +193,10 @@ Test(links_json, paths_of_two_peers)
 	struct rdma none = {.reason = "no RDMA device in this network namespace"};
 	char *text;
 
-	cr_assert_eq(paths_json("hostA", c, &none, paths, ARRAY_SIZE(paths), NULL, NULL, &text),
-		     0);
+	cr_assert_eq(paths_json("hostA", c, &none, paths, ARRAY_SIZE(paths), NULL, NULL, &text), 0);
 	has(text,
-	    "\"reason\":\"no RDMA device in this network namespace\",\"gpus\":[],\"peers\":[{\"host\":"
+	    "\"reason\":\"no RDMA device in this network "
+	    "namespace\",\"gpus\":[],\"peers\":[{\"host\":"
 	    "\"hostB\",\"host_id\":\"01000000000000000000000000000000\",\"transport\":\"rdma\"");
 	has(text, "{\"kind\":\"tcp\",\"chosen\":false,\"reason\":\"RDMA is up\",\"state\":\"up\","
 		  "\"address\":\"10.47.0.2:4870 via eth0\"");

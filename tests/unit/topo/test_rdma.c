@@ -9,8 +9,11 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "proto/base.h"
 #include "tests/fake/verbs/fake_verbs.h"
@@ -299,9 +302,21 @@ Test(rdma, route_of_loopback)
 
 /* ---- registration ------------------------------------------------------------------------ */
 
+/* Whoever has the capability has no limit. */
+static void limit_memlock(rlim_t bytes)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	struct rlimit limit = {bytes, bytes};
+
+	cr_assert_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	cr_assert_eq(syscall(SYS_capget, &header, data), 0);
+	data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective &= ~CAP_TO_MASK(CAP_IPC_LOCK);
+	cr_assert_eq(syscall(SYS_capset, &header, data), 0);
+}
+
 Test(rdma, registration_says_why)
 {
-	struct rlimit limit = {64 << 10, 64 << 10};
 	struct fake_net *net = fake_verbs_new(1);
 	struct fake_device *a = fake_verbs_device(net, 0, "a", 0);
 	static uint8_t memory[1 << 20];
@@ -311,7 +326,7 @@ Test(rdma, registration_says_why)
 	fake_verbs_device(net, 0, "b", 1);
 	list = look(net, 0);
 	a->caps.reg_errno = ENOMEM;
-	cr_assert_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	limit_memlock(64 << 10);
 	cr_assert_eq(rdma_mem_new(list, memory, sizeof(memory), &m), 0);
 	cr_assert(!m->mr[0] && m->mr[1]);
 	cr_assert(strstr(m->reason, "a:") && strstr(m->reason, "64 KiB") &&
@@ -327,13 +342,95 @@ Test(rdma, registration_says_why)
 	fake_verbs_free(net);
 }
 
+/* Each refusal is counted by its cause, and what is registered is counted while it is. */
+Test(rdma, refusals_are_counted)
+{
+	static const struct {
+		int error;
+		enum rdma_refusal why;
+	} rows[] = {{ENOMEM, RDMA_REFUSED_MEMLOCK}, {EAGAIN, RDMA_REFUSED_MEMLOCK},
+		    {EFAULT, RDMA_REFUSED_KIND},    {EINVAL, RDMA_REFUSED_KIND},
+		    {524, RDMA_REFUSED_KIND},	    {EIO, RDMA_REFUSED_OTHER}};
+	struct fake_net *net = fake_verbs_new(1);
+	struct fake_device *d = fake_verbs_device(net, 0, "a", 0);
+	static uint8_t memory[3][4096];
+	struct rdma_mem *m[3];
+	struct rdma_device *dev;
+	struct rdma *list;
+
+	limit_memlock(64 << 10);
+	d->caps.max_mr = 2;
+	list = look(net, 0);
+	dev = list->devices[0];
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		uint32_t before = dev->refused[rows[i].why];
+
+		d->caps.reg_errno = rows[i].error;
+		cr_assert_eq(rdma_mem_new(list, memory, sizeof(memory), &m[0]), 0);
+		cr_assert_eq(dev->refused[rows[i].why], before + 1, "%d", rows[i].error);
+		rdma_mem_free(m[0]);
+	}
+	cr_assert_eq(dev->regions, 0);
+	/* The device is full: the limit of locked memory is not to blame. */
+	d->caps.reg_errno = 0;
+	for (int i = 0; i < 3; i++) {
+		cr_assert_eq(rdma_mem_new(list, memory[i], sizeof(memory[i]), &m[i]), 0);
+	}
+	cr_assert(m[0]->mr[0] && m[1]->mr[0] && !m[2]->mr[0]);
+	cr_assert_eq(dev->refused[RDMA_REFUSED_FULL], 1);
+	cr_assert(strstr(m[2]->reason, "takes 2 regions") && strstr(m[2]->reason, "and 2 are") &&
+			  !strstr(m[2]->reason, "MEMLOCK"),
+		  "%s", m[2]->reason);
+	cr_assert(dev->regions == 2 && dev->region_bytes == 2 * sizeof(memory[0]));
+	/* There is room again. */
+	rdma_mem_free(m[0]);
+	cr_assert_eq(rdma_mem_add_device(m[2], dev), 0);
+	rdma_mem_free(m[1]);
+	rdma_mem_free(m[2]);
+	cr_assert(dev->regions == 0 && dev->region_bytes == 0);
+	rdma_free(list);
+	fake_verbs_free(net);
+}
+
+/* A device or kernel that does not know relaxed ordering does without. */
+Test(rdma, ordering_falls_back)
+{
+	static const int errors[] = {EINVAL, EOPNOTSUPP, 524};
+	struct fake_net *net = fake_verbs_new(1);
+	struct fake_device *d = fake_verbs_device(net, 0, "a", 0);
+	struct rdma *list = look(net, 0);
+	static uint8_t memory[4096];
+	struct fake_mr_view view;
+	struct rdma_mem *m;
+
+	cr_assert_eq(rdma_mem_new(list, memory, sizeof(memory), &m), 0);
+	fake_verbs_mrs(d, &view);
+	cr_assert(view.access & IBV_ACCESS_RELAXED_ORDERING);
+	rdma_mem_free(m);
+	for (size_t i = 0; i < ARRAY_SIZE(errors); i++) {
+		d->caps.relaxed_errno = errors[i];
+		cr_assert_eq(rdma_mem_new(list, memory, sizeof(memory), &m), 0);
+		fake_verbs_mrs(d, &view);
+		cr_assert(m->mr[0] && !(view.access & IBV_ACCESS_RELAXED_ORDERING));
+		cr_assert(view.access & IBV_ACCESS_REMOTE_WRITE);
+		rdma_mem_drop_device(m, list->devices[0]);
+		cr_assert_eq(rdma_mem_add_dmabuf(m, list->devices[0], 5, 0), RDMA_MEM_DMABUF);
+		fake_verbs_mrs(d, &view);
+		cr_assert(view.dmabufs == 1 && !(view.access & IBV_ACCESS_RELAXED_ORDERING));
+		rdma_mem_free(m);
+	}
+	cr_assert_eq(list->devices[0]->refused[RDMA_REFUSED_KIND], 0);
+	rdma_free(list);
+	fake_verbs_free(net);
+}
+
 /* dma-buf, then a peer memory module, then staging. */
 Test(rdma, dmabuf_falls_back)
 {
 	static const int errors[] = {EOPNOTSUPP, EINVAL, 524, EFAULT};
 	struct fake_net *net = fake_verbs_new(1);
 	struct fake_device *d = fake_verbs_device(net, 0, "a", 0);
-	static uint8_t memory[4096];
+	static uint8_t memory[4096] __attribute__((aligned(4096)));
 	struct rdma *list = look(net, 0);
 	struct rdma_mem *m;
 
@@ -350,6 +447,13 @@ Test(rdma, dmabuf_falls_back)
 		rdma_mem_drop_device(m, list->devices[0]);
 		d->caps.dmabuf_errno = 0;
 		cr_assert_eq(rdma_mem_add_dmabuf(m, list->devices[0], 5, 0), RDMA_MEM_DMABUF);
+		rdma_mem_drop_device(m, list->devices[0]);
+		/* What lies otherwise in its page than in the dma-buf cannot be a dma-buf's. */
+		cr_assert_eq(rdma_mem_add_dmabuf(m, list->devices[0], 5, 64), RDMA_MEM_PEER);
+		rdma_mem_drop_device(m, list->devices[0]);
+		/* There is no descriptor. */
+		cr_assert_eq(rdma_mem_add_dmabuf(m, list->devices[0], -1, 0), RDMA_MEM_PEER);
+		cr_assert_eq(list->devices[0]->refused[RDMA_REFUSED_KIND], i + 1);
 		rdma_mem_free(m);
 	}
 	rdma_free(list);
