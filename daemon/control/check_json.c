@@ -55,25 +55,25 @@ static void find_tcp(struct findings *f, const struct check_result *r)
 /* What was agreed on by a pair of ports that works. */
 static void find_agreed(struct findings *f, const struct rails_path *p)
 {
-	if (p->local_mtu != p->remote_mtu) {
+	if (p->live.local_mtu != p->live.remote_mtu) {
 		found(f, "mtu", false,
 		      "rail %d: %" PRIu32 " bytes here, %" PRIu32 " there: %" PRIu32
 		      " is used; set the same MTU on both interfaces",
-		      p->rail, p->local_mtu, p->remote_mtu, p->mtu);
+		      p->rail, p->live.local_mtu, p->live.remote_mtu, p->live.mtu);
 	} else {
 		found(f, "mtu", true,
 		      "rail %d: %" PRIu32 " bytes on both ends, and such packets pass", p->rail,
-		      p->mtu);
+		      p->live.mtu);
 	}
-	if (p->traffic_class != p->remote_traffic_class) {
+	if (p->live.traffic_class != p->live.remote_traffic_class) {
 		found(f, "dscp", false,
 		      "rail %d: DSCP %d (traffic class %d) here, %d (%d) there; set traffic_class "
 		      "to the same on all hosts",
-		      p->rail, p->traffic_class >> 2, p->traffic_class,
-		      p->remote_traffic_class >> 2, p->remote_traffic_class);
+		      p->rail, p->live.traffic_class >> 2, p->live.traffic_class,
+		      p->live.remote_traffic_class >> 2, p->live.remote_traffic_class);
 	} else {
 		found(f, "dscp", true, "rail %d: DSCP %d (traffic class %d) on both ends", p->rail,
-		      p->traffic_class >> 2, p->traffic_class);
+		      p->live.traffic_class >> 2, p->live.traffic_class);
 	}
 }
 
@@ -99,12 +99,12 @@ static void find_rails(struct findings *f, const struct config *config, const st
 			      p->reason);
 			continue;
 		}
-		f->up += p->state == VERBS_RAIL_UP;
-		f->down += p->state != VERBS_RAIL_UP;
-		found(f, "rdma", p->state == VERBS_RAIL_UP,
+		f->up += p->live.state == VERBS_RAIL_UP;
+		f->down += p->live.state != VERBS_RAIL_UP;
+		found(f, "rdma", p->live.state == VERBS_RAIL_UP,
 		      "rail %d, %s port %d GID %s -> %s port %d GID %s: %s", p->rail, p->device,
 		      p->port, p->gid, p->remote_device, p->remote_port, p->remote_gid, p->reason);
-		if (p->state == VERBS_RAIL_UP) {
+		if (p->live.state == VERBS_RAIL_UP) {
 			find_agreed(f, p);
 		}
 	}

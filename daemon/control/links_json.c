@@ -229,27 +229,27 @@ static void put_rail(struct json *j, const struct rails_path *p)
 	put_known(j, "port", p->port);
 	put_text(j, "interface", p->interface);
 	put_text(j, "gid", p->gid);
-	json_uint(j, "gid_index", p->gid_index);
+	json_uint(j, "gid_index", p->live.gid_index);
 	put_known(j, "mbps", p->mbps);
 	put_text(j, "remote_device", p->remote_device);
 	put_known(j, "remote_port", p->remote_port);
 	put_text(j, "remote_gid", p->remote_gid);
-	put_known(j, "mtu", p->mtu);
-	put_known(j, "local_mtu", p->local_mtu);
-	put_known(j, "remote_mtu", p->remote_mtu);
-	json_uint(j, "traffic_class", p->traffic_class);
-	json_uint(j, "remote_traffic_class", p->remote_traffic_class);
-	json_uint(j, "qps", p->nqps);
+	put_known(j, "mtu", p->live.mtu);
+	put_known(j, "local_mtu", p->live.local_mtu);
+	put_known(j, "remote_mtu", p->live.remote_mtu);
+	json_uint(j, "traffic_class", p->live.traffic_class);
+	json_uint(j, "remote_traffic_class", p->live.remote_traffic_class);
+	json_uint(j, "qps", p->live.nqps);
 	json_open_array(j, "udp_ports");
-	for (uint32_t i = 0; i < MIN(p->nqps, VERBS_QPS_MAX); i++) {
-		json_uint(j, NULL, p->udp_ports[i]);
+	for (uint32_t i = 0; i < MIN(p->live.nqps, VERBS_QPS_MAX); i++) {
+		json_uint(j, NULL, p->live.udp_ports[i]);
 	}
 	json_close_array(j);
-	json_uint(j, "work_requests", p->work_requests);
-	json_uint(j, "completions", p->completions);
-	put_known(j, "bytes_per_second", p->bytes_per_second);
-	json_uint(j, "failures", p->failures);
-	put_text(j, "error", p->error);
+	json_uint(j, "work_requests", p->live.work_requests);
+	json_uint(j, "completions", p->live.completions);
+	put_known(j, "bytes_per_second", p->live.bytes_per_second);
+	json_uint(j, "failures", p->live.failures);
+	put_text(j, "error", p->live.reason);
 }
 
 void links_json_path(struct json *j, const struct rails_path *p)
@@ -262,11 +262,11 @@ void links_json_path(struct json *j, const struct rails_path *p)
 		json_string(j, "state", "up");
 		put_text(j, "address", p->address);
 	} else {
-		json_string(j, "state", rail_state_text(p->state));
+		json_string(j, "state", rail_state_text(p->live.state));
 		put_rail(j, p);
 	}
-	json_uint(j, "bytes_sent", p->bytes_sent);
-	json_uint(j, "bytes_received", p->bytes_received);
+	json_uint(j, "bytes_sent", p->live.bytes_sent);
+	json_uint(j, "bytes_received", p->live.bytes_received);
 	json_close(j);
 }
 

@@ -348,6 +348,9 @@ static void on_peer_look(struct progress *p, struct hand *h)
 
 	memset(view, 0, sizeof(*view));
 	view->up = !peer->down && relay_takes(peer);
+	if (peer->transport) {
+		transport_peer_bytes(peer->transport, &view->tcp_sent, &view->tcp_received);
+	}
 	for (uint32_t i = 0; peer->relay && peer->relay->verbs && i < VERBS_RAILS_MAX; i++) {
 		verbs_rail_info(peer->relay->verbs, i, &view->rails[i]);
 	}

@@ -68,9 +68,10 @@ struct engine_rail {
 void engine_peer_rail(struct engine *engine, struct engine_peer *peer, struct engine_rail *work,
 		      engine_done_fn done, void *arg);
 
-/* What there is to say of a peer's rails now. */
+/* What there is to say of the ways to a peer now. */
 struct engine_rails_view {
-	bool up; /* messages go by RDMA */
+	bool up;			 /* messages go by RDMA */
+	uint64_t tcp_sent, tcp_received; /* bytes over the data connections, headers included */
 	struct verbs_rail_info rails[VERBS_RAILS_MAX];
 };
 void engine_peer_look(struct engine *engine, struct engine_peer *peer,

@@ -238,8 +238,9 @@ static void check_measured(void *arg)
 static bool settled(const struct rails_path *paths, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (!paths[i].tcp && paths[i].rail >= 0 && paths[i].state != VERBS_RAIL_UP &&
-		    paths[i].state != VERBS_RAIL_DOWN && paths[i].state != VERBS_RAIL_NONE) {
+		if (!paths[i].tcp && paths[i].rail >= 0 && paths[i].live.state != VERBS_RAIL_UP &&
+		    paths[i].live.state != VERBS_RAIL_DOWN &&
+		    paths[i].live.state != VERBS_RAIL_NONE) {
 			return false;
 		}
 	}

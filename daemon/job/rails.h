@@ -57,32 +57,27 @@ struct rails_options {
 struct rails_path {
 	uint8_t host_id[PEER_HOST_ID];
 	char peer[RAILS_NAME];
-	bool tcp;    /* the data connections; of the fields below only address, chosen, reason */
+	bool tcp;    /* the data connections; of what is below only chosen, reason, address, and
+		      * the bytes of live */
 	bool chosen; /* new messages go this way now */
 	/* A sentence: why it is used, or why it is not. Never empty. */
 	char reason[VERBS_REASON];
 	char address[RAILS_NAME]; /* TCP: "10.1.0.2:7470 via eth0" */
 
 	int rail; /* number in the pair of hosts; -1: this port of ours has none there */
-	enum verbs_rail_state state;
 	char device[IBV_SYSFS_NAME_MAX]; /* ours; "": none at all, see reason */
 	uint8_t port;
 	char interface[IF_NAMESIZE];
 	char gid[INET6_ADDRSTRLEN]; /* an IPv4 address as such; "": none */
-	uint32_t gid_index;
-	uint32_t mbps; /* of our port; 0: unknown */
+	uint32_t mbps;		    /* of our port; 0: unknown */
 	char remote_device[IBV_SYSFS_NAME_MAX];
 	uint8_t remote_port;
 	char remote_gid[INET6_ADDRSTRLEN];
-	uint32_t mtu, local_mtu, remote_mtu; /* bytes: agreed, and of each end; 0: not known */
-	uint8_t traffic_class, remote_traffic_class;
-	uint32_t nqps;
-	uint16_t udp_ports[VERBS_QPS_MAX]; /* source ports, where the device derives them so */
-	uint64_t bytes_sent, bytes_received;
-	uint64_t work_requests, completions;
-	uint64_t bytes_per_second; /* that it delivered lately; 0: unknown */
-	uint32_t failures;	   /* how often it was left */
-	char error[VERBS_REASON];  /* why it was left last; "" */
+	/*
+	 * What the transport says. Without a rail what is known of the ports all the same:
+	 * gid_index, local_mtu, remote_mtu.
+	 */
+	struct verbs_rail_info live;
 };
 
 typedef void (*rails_paths_fn)(void *arg, const struct rails_path *paths, size_t n);

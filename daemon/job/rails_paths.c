@@ -68,6 +68,8 @@ static void row_tcp(struct item *item)
 	}
 	p->tcp = true;
 	snprintf(p->address, sizeof(p->address), "%s", peer_address(item->l->peer));
+	p->live.bytes_sent = item->view.tcp_sent;
+	p->live.bytes_received = item->view.tcp_received;
 	p->chosen = !item->view.up && rails_tcp_allowed(rails);
 	if (item->view.up) {
 		snprintf(p->reason, sizeof(p->reason), "RDMA works");
@@ -93,10 +95,10 @@ static void row_port(const struct rails *rails, struct rails_path *p, uint32_t d
 			continue;
 		}
 		p->mbps = port->mbps;
-		p->local_mtu = port->mtu;
+		p->live.local_mtu = port->mtu;
 		for (uint32_t g = 0; gid && g < port->ngids; g++) {
 			if (memcmp(&port->gids[g].gid, gid, sizeof(*gid)) == 0) {
-				p->gid_index = port->gids[g].index;
+				p->live.gid_index = port->gids[g].index;
 				memcpy(p->interface, port->gids[g].interface, sizeof(p->interface));
 			}
 		}
@@ -112,22 +114,7 @@ static void row_live(struct rails_path *p, const struct verbs_rail_info *v)
 	if (v->state == VERBS_RAIL_NONE) {
 		return;
 	}
-	p->state = v->state;
-	p->gid_index = v->gid_index;
-	p->mtu = v->mtu;
-	p->local_mtu = v->local_mtu;
-	p->remote_mtu = v->remote_mtu;
-	p->traffic_class = v->traffic_class;
-	p->remote_traffic_class = v->remote_traffic_class;
-	p->nqps = v->nqps;
-	memcpy(p->udp_ports, v->udp_ports, sizeof(p->udp_ports));
-	p->bytes_sent = v->bytes_sent;
-	p->bytes_received = v->bytes_received;
-	p->work_requests = v->work_requests;
-	p->completions = v->completions;
-	p->bytes_per_second = v->bytes_per_second;
-	p->failures = v->failures;
-	memcpy(p->error, v->reason, sizeof(p->error));
+	p->live = *v;
 	if (v->remote_mtu) {
 		rdma_gid_text(&v->remote, p->remote_gid);
 	}
@@ -148,11 +135,11 @@ static void row_pair(struct item *item, const struct rails_pair *pair)
 		if (memcmp(&k->remote[i].gid, &pair->remote, sizeof(pair->remote)) == 0) {
 			memcpy(p->remote_device, k->info[i].device, sizeof(p->remote_device));
 			p->remote_port = k->info[i].port;
-			p->remote_mtu = k->info[i].mtu;
+			p->live.remote_mtu = k->info[i].mtu;
 		}
 	}
 	row_live(p, &item->view.rails[pair->rail]);
-	p->chosen = p->state == VERBS_RAIL_UP;
+	p->chosen = p->live.state == VERBS_RAIL_UP;
 	if (p->chosen) {
 		snprintf(p->reason, sizeof(p->reason), "a trial transfer succeeded");
 	} else {

@@ -617,3 +617,10 @@ void transport_get_stats(const struct transport *t, struct transport_stats *ret)
 {
 	*ret = t->stats;
 }
+
+void transport_peer_bytes(const struct transport_peer *peer, uint64_t *ret_sent,
+			  uint64_t *ret_received)
+{
+	*ret_sent = peer->bytes_sent;
+	*ret_received = peer->bytes_received;
+}

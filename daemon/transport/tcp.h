@@ -122,6 +122,8 @@ struct transport_peer {
 	uint16_t slots_free;
 	uint16_t buckets[TCP_BUCKETS];
 	struct tcp_slot *slots;
+
+	uint64_t bytes_sent, bytes_received;
 };
 
 struct transport {

@@ -81,6 +81,7 @@ static void lane_reap(struct tcp_lane *lane)
 
 		t->moved++;
 		t->stats.bytes_sent += f->position;
+		peer->bytes_sent += f->position;
 		t->stats.syscalls += f->calls;
 		if (send->account) {
 			counter_add(&send->account->bytes_wire_sent, f->position);
@@ -102,6 +103,7 @@ static void lane_take(struct tcp_lane *lane)
 
 	t->moved++;
 	t->stats.bytes_received += WIRE_SIZE + s->size;
+	peer->bytes_received += WIRE_SIZE + s->size;
 	t->stats.syscalls += calls - lane->calls_seen;
 	if (recv->account) {
 		counter_add(&recv->account->syscalls, calls - lane->calls_seen);

@@ -471,6 +471,7 @@ static uint64_t stream_read(struct tcp_stream *s, uint64_t *ret_want)
 	}
 	t->moved++;
 	t->stats.bytes_received += (uint64_t)n;
+	s->peer->bytes_received += (uint64_t)n;
 	return (uint64_t)n;
 }
 

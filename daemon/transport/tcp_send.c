@@ -233,6 +233,7 @@ static uint64_t stream_write(struct tcp_stream *s)
 	s->blocked = (uint64_t)n < want;
 	t->moved++;
 	t->stats.bytes_sent += (uint64_t)n;
+	s->peer->bytes_sent += (uint64_t)n;
 	batch_count(s, (uint64_t)n);
 	batch_advance(s, (uint64_t)n);
 	return (uint64_t)n;

@@ -146,5 +146,8 @@ bool transport_arm(struct transport *t);
 /* The account is about to be freed: the transport forgets whom the present call served. */
 void transport_forget(struct transport *t, const struct comm_view *account);
 void transport_get_stats(const struct transport *t, struct transport_stats *ret);
+/* What went to a peer and came from it, headers included. */
+void transport_peer_bytes(const struct transport_peer *peer, uint64_t *ret_sent,
+			  uint64_t *ret_received);
 
 #endif

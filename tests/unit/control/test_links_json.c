@@ -166,26 +166,28 @@ Test(links_json, paths_of_two_peers)
 		 .peer = "hostB",
 		 .tcp = true,
 		 .reason = "RDMA is up",
-		 .address = "10.47.0.2:4870 via eth0"},
+		 .address = "10.47.0.2:4870 via eth0",
+		 .live.bytes_sent = 5,
+		 .live.bytes_received = 6},
 		{.host_id = {1},
 		 .peer = "hostB",
 		 .chosen = true,
 		 .reason = "the trial was answered",
 		 .rail = 0,
-		 .state = VERBS_RAIL_UP,
+		 .live.state = VERBS_RAIL_UP,
 		 .device = "mlx5_0",
 		 .port = 1,
 		 .gid = "10.47.0.1",
-		 .gid_index = 3,
+		 .live.gid_index = 3,
 		 .remote_gid = "10.47.0.2",
-		 .mtu = 1024,
-		 .local_mtu = 4096,
-		 .remote_mtu = 1024,
-		 .nqps = 2,
-		 .udp_ports = {50000, 50001},
-		 .bytes_sent = 77,
-		 .failures = 1,
-		 .error = "status 12"},
+		 .live.mtu = 1024,
+		 .live.local_mtu = 4096,
+		 .live.remote_mtu = 1024,
+		 .live.nqps = 2,
+		 .live.udp_ports = {50000, 50001},
+		 .live.bytes_sent = 77,
+		 .live.failures = 1,
+		 .live.reason = "status 12"},
 		{.host_id = {2}, .peer = "hostC", .tcp = true, .reason = "no device there"},
 		{.host_id = {2}, .peer = "hostC", .rail = -1, .reason = "hostC has no device"},
 	};
@@ -199,7 +201,7 @@ Test(links_json, paths_of_two_peers)
 	    "namespace\",\"gpus\":[],\"peers\":[{\"host\":"
 	    "\"hostB\",\"host_id\":\"01000000000000000000000000000000\",\"transport\":\"rdma\"");
 	has(text, "{\"kind\":\"tcp\",\"chosen\":false,\"reason\":\"RDMA is up\",\"state\":\"up\","
-		  "\"address\":\"10.47.0.2:4870 via eth0\"");
+		  "\"address\":\"10.47.0.2:4870 via eth0\",\"bytes_sent\":5,\"bytes_received\":6}");
 	has(text, "\"state\":\"up\",\"rail\":0,\"device\":\"mlx5_0\",\"port\":1");
 	has(text, "\"mtu\":1024,\"local_mtu\":4096,\"remote_mtu\":1024");
 	has(text, "\"udp_ports\":[50000,50001]");
@@ -235,12 +237,12 @@ Test(check_json, all_well)
 		{.tcp = true, .peer = "hostB", .reason = "RDMA works"},
 		{.peer = "hostB",
 		 .chosen = true,
-		 .state = VERBS_RAIL_UP,
+		 .live.state = VERBS_RAIL_UP,
 		 .device = "mlx5_0",
 		 .port = 1,
-		 .mtu = 4096,
-		 .local_mtu = 4096,
-		 .remote_mtu = 4096,
+		 .live.mtu = 4096,
+		 .live.local_mtu = 4096,
+		 .live.remote_mtu = 4096,
 		 .reason = "a trial transfer succeeded"},
 	};
 	struct check_result r = {
@@ -263,8 +265,8 @@ Test(check_json, all_well)
 	has(text, "1048.6 MB/s over RDMA (1000 messages of 1 MiB)");
 	has(text, "{\"what\":\"mtu\",\"ok\":true,");
 	free(text);
-	paths[1].remote_mtu = 1024;
-	paths[1].traffic_class = 104;
+	paths[1].live.remote_mtu = 1024;
+	paths[1].live.traffic_class = 104;
 	text = check_of(&r, "");
 	has(text, "4096 bytes here, 1024 there");
 	has(text, "DSCP 26 (traffic class 104) here, 0 (0) there");
@@ -277,7 +279,7 @@ Test(check_json, faults)
 	struct rails_path paths[] = {
 		{.tcp = true, .chosen = true, .peer = "hostB", .reason = "no rail is in use"},
 		{.peer = "hostB",
-		 .state = VERBS_RAIL_DOWN,
+		 .live.state = VERBS_RAIL_DOWN,
 		 .device = "mlx5_0",
 		 .reason = "UDP 4791 blocked?"},
 	};

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <poll.h>
 
+#include "engine/engine_rdma.h"
 #include "engine/gauge.h"
 #include "tests/unit/engine/lab.h"
 #include "util/clock.h"
@@ -35,6 +36,7 @@ static void wait_until(struct lab *lab, const int *done, int n)
 Test(gauge, latency_and_bandwidth)
 {
 	struct lab *lab = lab_new(two, 2, 2, 4096, NULL);
+	struct engine_rails_view view[2];
 	struct engine_gauge g = {
 		.message = 8, .window = 1, .ns = SECONDS(1) / 10, .give_up = SECONDS(5)};
 	int done = 0;
@@ -50,6 +52,14 @@ Test(gauge, latency_and_bandwidth)
 	wait_until(lab, &done, 2);
 	cr_assert_eq(g.result, 0);
 	cr_assert_gt(g.messages, 8);
+	/* What the data connections carried is told of both ends. */
+	for (int i = 0; i < 2; i++) {
+		engine_peer_look(lab->engines[i], lab->peers[i][1 - i], &view[i], count, &done);
+	}
+	wait_until(lab, &done, 4);
+	cr_assert_geq(view[1].tcp_sent, g.messages << 20);
+	cr_assert_geq(view[0].tcp_received, g.messages << 20);
+	cr_assert(!view[0].up && view[0].tcp_sent > 0 && view[1].tcp_received > 0);
 	lab_free(lab);
 }
 

@@ -59,6 +59,7 @@ Test(tcp, accounts)
 	uint32_t n = ARRAY_SIZE(sizes);
 	struct message *m = calloc(n, sizeof(*m));
 	struct transport_stats out, in;
+	uint64_t sent, received;
 	struct comm_view *v[2];
 	struct end a, b;
 
@@ -84,6 +85,10 @@ Test(tcp, accounts)
 	transport_get_stats(a.t, &out);
 	transport_get_stats(b.t, &in);
 	cr_assert(out.bytes_sent == all && in.bytes_received == all);
+	transport_peer_bytes(a.peer, &sent, &received);
+	cr_assert(sent == all && received == 0);
+	transport_peer_bytes(b.peer, &sent, &received);
+	cr_assert(sent == 0 && received == all);
 	for (uint32_t i = 0; i < 2; i++) {
 		cr_assert_eq(counter_get(&v[i]->bytes_wire_sent), bytes[i]);
 		cr_assert_eq(counter_get(&v[i]->bytes_wire_received), bytes[i]);
