@@ -39,7 +39,7 @@
 #define TCP_BUDGET (1024 * 1024) /* bytes that one stream moves in one call */
 #define TCP_DIRECT 4		 /* up to that many streams are read without asking epoll */
 #define TCP_IO_MAX 16		 /* I/O threads */
-#define TCP_BULK 65536		 /* messages above this go to lanes, where there are any */
+#define TCP_BULK 131072		 /* messages above this go to lanes, where there are any */
 #define TCP_ALIGN 64		 /* of fragments within a message */
 
 enum tcp_peer_state {

@@ -187,11 +187,21 @@ void end_settle(struct end *e, bool down)
 		}
 		return;
 	}
-	while (!e->down && idle < (down ? 10000 : 20)) {
+	while (!e->down && idle < (down ? 10000 : 50)) {
 		usleep(1000);
 		idle = transport_poll(e->t) > 0 ? 0 : idle + 1;
 	}
 	transport_poll(e->t);
+}
+
+bool end_until(struct end *e, const unsigned int *counter, unsigned int value)
+{
+	for (int i = 0; i < 10000 && *counter < value && !e->down; i++) {
+		if (transport_poll(e->t) == 0 && end_lanes()) {
+			usleep(1000);
+		}
+	}
+	return *counter == value;
 }
 
 void end_init(struct end *e, uint32_t fragment, enum mode mode)

@@ -54,9 +54,11 @@ int end_join_raw(struct end *e);
 bool end_lanes(void);
 /*
  * Polls until all is said: a few times, or with I/O threads until the peer is down or nothing has
- * moved for 20 ms; with @down until it is down.
+ * moved for 50 ms; with @down until it is down.
  */
 void end_settle(struct end *e, bool down);
+/* Polls until @counter, one of @e, has reached @value, for a long time: is it exactly @value? */
+bool end_until(struct end *e, const unsigned int *counter, unsigned int value);
 void end_fini(struct end *e);
 struct message *end_expect(struct end *e, uint32_t n, uint64_t length);
 uint8_t test_pattern(uint32_t message, uint64_t offset);
