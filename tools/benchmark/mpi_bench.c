@@ -23,6 +23,7 @@
 struct mpi {
 	struct peer peer;
 	MPI_Request requests[PEER_INFLIGHT_MAX];
+	MPI_Request sends[PEER_INFLIGHT_MAX]; /* of COLL_SENDRECV; else null */
 };
 
 static struct mpi *mpi_of(struct peer *peer)
@@ -55,6 +56,10 @@ static int post_alone(struct peer *peer, enum coll coll, const void *send, void 
 		return MPI_Alltoall(send, count, MPI_FLOAT, recv, count, MPI_FLOAT, MPI_COMM_WORLD);
 	case COLL_BARRIER:
 		return MPI_Barrier(MPI_COMM_WORLD);
+	case COLL_SENDRECV:
+		return MPI_Sendrecv(send, count, MPI_FLOAT, peer->rank ^ 1, 0, recv, count,
+				    MPI_FLOAT, peer->rank ^ 1, 0, MPI_COMM_WORLD,
+				    MPI_STATUS_IGNORE);
 	default:
 		fprintf(stderr, "mpi_bench: rank %d: no such operation\n", peer->rank);
 		return MPI_ERR_OTHER;
@@ -96,26 +101,47 @@ static int post_one_of_many(struct peer *peer, enum coll coll, const void *send,
 	}
 }
 
+static int post_exchange(struct peer *peer, const void *send, void *recv, int count,
+			 unsigned int slot)
+{
+	struct mpi *mpi = mpi_of(peer);
+	int r = MPI_Irecv(recv, count, MPI_FLOAT, peer->rank ^ 1, 0, MPI_COMM_WORLD,
+			  &mpi->requests[slot]);
+
+	return r != MPI_SUCCESS ? r
+				: MPI_Isend(send, count, MPI_FLOAT, peer->rank ^ 1, 0,
+					    MPI_COMM_WORLD, &mpi->sends[slot]);
+}
+
 static int mpi_post(struct peer *peer, enum coll coll, const void *send, void *recv, size_t count,
 		    unsigned int slot, int alone)
 {
 	MPI_Request *request = &mpi_of(peer)->requests[slot];
 
+	mpi_of(peer)->sends[slot] = MPI_REQUEST_NULL;
 	if (alone) {
 		*request = MPI_REQUEST_NULL;
 		return post_alone(peer, coll, send, recv, (int)count);
+	}
+	if (coll == COLL_SENDRECV) {
+		return post_exchange(peer, send, recv, (int)count, slot);
 	}
 	return post_one_of_many(peer, coll, send, recv, (int)count, request);
 }
 
 static int mpi_wait(struct peer *peer, unsigned int n)
 {
-	MPI_Request *requests = mpi_of(peer)->requests;
+	struct mpi *mpi = mpi_of(peer);
+	int r;
 
-	if (n == 1 && requests[0] == MPI_REQUEST_NULL) {
+	if (n == 1 && mpi->requests[0] == MPI_REQUEST_NULL) {
 		return 0;
 	}
-	return MPI_Waitall((int)n, requests, MPI_STATUSES_IGNORE);
+	r = MPI_Waitall((int)n, mpi->requests, MPI_STATUSES_IGNORE);
+	if (r == MPI_SUCCESS && mpi->sends[0] != MPI_REQUEST_NULL) {
+		r = MPI_Waitall((int)n, mpi->sends, MPI_STATUSES_IGNORE);
+	}
+	return r;
 }
 
 static int mpi_poll(struct peer *peer, unsigned int n)

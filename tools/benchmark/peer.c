@@ -64,6 +64,7 @@ static const char *const coll_names[COLL_MAX] = {
 	[COLL_SCATTER] = "scatter",
 	[COLL_ALLTOALL] = "alltoall",
 	[COLL_BARRIER] = "barrier",
+	[COLL_SENDRECV] = "sendrecv",
 	[COLL_BESIDE] = "beside",
 	[COLL_COMM] = "comm",
 };
@@ -158,6 +159,8 @@ static size_t slot_differs(const struct run *run, unsigned int s, unsigned int r
 		return values_differ(run, recv, count, 0, s + (size_t)rank * count, round, true);
 	case COLL_BROADCAST:
 		return values_differ(run, recv, count, 0, s, round, false);
+	case COLL_SENDRECV:
+		return values_differ(run, recv, count, rank ^ 1, s, round, false);
 	case COLL_SCATTER:
 		return values_differ(run, recv, count, 0, s + (size_t)rank * count, round, false);
 	case COLL_ALLGATHER:

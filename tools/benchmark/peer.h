@@ -27,8 +27,9 @@ enum coll {
 	COLL_SCATTER,
 	COLL_ALLTOALL,
 	COLL_BARRIER,
-	COLL_BESIDE, /* allreduces with a trainer's work between them */
-	COLL_COMM,   /* make a communicator of all ranks and free it */
+	COLL_SENDRECV, /* ranks 2n and 2n + 1 send to each other at once */
+	COLL_BESIDE,   /* allreduces with a trainer's work between them */
+	COLL_COMM,     /* make a communicator of all ranks and free it */
 	COLL_MAX
 };
 
