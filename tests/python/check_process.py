@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 
 import torch
 import torch.distributed as dist
@@ -85,6 +86,73 @@ def test_buckets_are_not_copied():
     plain = torch.zeros(100000)
     dist.all_reduce(plain)
     check(staged() - before == 2 * 400000, f"{staged() - before} bytes were counted for a plain tensor")
+
+
+def test_plain_tensors_are_lent():
+    """From its third use on a tensor's whole pages are the daemon's, too; its address stays."""
+    count = 1 << 20
+    tensor = torch.zeros(count)
+    array, address = tensor.numpy(), tensor.data_ptr()
+    expected = sum(range(1, SIZE + 1))
+    for use in range(6):
+        before = staged()
+        dist.all_reduce(tensor.fill_(RANK + 1))
+        copied = staged() - before
+        check(copied == 8 * count if use < 2 else copied <= 2 * 8192, f"use {use}: {copied} bytes were copied")
+        check(tensor.data_ptr() == address and array[0] == array[-1] == expected, f"use {use}: {array}")
+        check(bool((tensor == expected).all()), f"use {use}: {tensor}")
+    check(rocecomm.torch.status()["lent_tensors"] >= 4 * count, f"{rocecomm.torch.status()}")
+    pid = os.fork()
+    if pid == 0:
+        tensor.fill_(-1)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    check(array[count // 2] == expected, "a child's write is seen")
+    part = tensor[7:200000]
+    before = staged()
+    dist.broadcast(part.fill_(RANK), 0)
+    check(staged() - before <= 8192 and array[8] == array[150000] == 0, "a part of it")
+    check(array[6] == array[200000] == expected, "beside a part of it")
+    lent = rocecomm.torch.status()["lent_tensors"]
+    del array, part, tensor
+    check(rocecomm.torch.status()["lent_tensors"] == lent - 4 * count, f"{rocecomm.torch.status()}")
+
+
+def test_lent_tensors_in_threads_and_resized():
+    tensor = torch.ones(1 << 18)
+    for _ in range(4):
+        dist.all_reduce(tensor.fill_(1))
+    tensor.resize_(1 << 20)  # other memory; what was lent is freed
+    check(rocecomm.torch.status()["lent_tensors"] == 0, f"{rocecomm.torch.status()}")
+    check(bool((tensor[: 1 << 18] == SIZE).all()), "content after resize_")
+    slices = tensor.fill_(1).split(1 << 18)
+    for _ in range(4):
+        works = [dist.all_reduce(part.fill_(1), async_op=True) for part in slices]
+        for work in works:
+            work.wait()
+    check(bool((tensor == SIZE).all()), "slices")
+    check(rocecomm.torch.status()["lent_tensors"] == 4 << 20, f"{rocecomm.torch.status()}")
+    twice = [dist.all_reduce(slices[0].fill_(1), async_op=True), dist.all_reduce(slices[0], async_op=True)]
+    for work in twice:
+        work.wait()
+    check(bool((slices[0] == SIZE * SIZE).all()), "twice without waiting")
+    held = [tensor, slices]
+    del tensor, slices, work, works, twice
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    check(rocecomm.torch.status()["lent_tensors"] == 0, f"{rocecomm.torch.status()}")
+
+
+def test_waiting_starts_no_thread():
+    value = torch.ones(2)
+    before = set(threading.enumerate())
+    for use_async in (False, True):
+        for _ in range(20):
+            work = dist.all_reduce(value.fill_(1), async_op=use_async)
+            if use_async:
+                work.wait()
+    check(set(threading.enumerate()) == before, f"{threading.enumerate()}")
 
 
 def test_hooks():

@@ -84,6 +84,20 @@ def daemon_killed(ctx):
 
 
 @test
+def daemon_missing(ctx):
+    """A host without a daemon: the ranks of the other are told at once, not when time is up."""
+    with ctx.lab(2) as lab:
+        daemons = lab.daemons()
+        daemons[1].kill(signal.SIGKILL)
+        with ctx.job(lab, daemons, [2, 2], FAULTS, "start") as job:
+            near = errors(job, job.processes[2:], ["daemon"])
+            far = errors(job, job.processes[:2], ["hostB", "daemon"])
+            took = max(float(p.lines("after")[0]) for p in job.processes)
+    expect(took < 3 * SOON * lab.slow, f"told after {took:.1f} s")
+    return f"{took:.1f} s: {far}; and its own ranks: {near}"
+
+
+@test
 def interrupted_wait(ctx):
     """Ctrl-C leaves a wait at once, as KeyboardInterrupt."""
     with ctx.lab(2) as lab:

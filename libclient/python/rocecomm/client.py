@@ -51,8 +51,14 @@ def _free_block(state: _State, ptr: int) -> None:
         lib.roce_mem_free(state.handle, ptr)
 
 
-def _interruptible(call: Callable[[], int]) -> None:
-    """Makes a call that waits for other ranks on a thread, so that Ctrl-C leaves it at once."""
+_WATCH_S = 0.5
+
+
+def _interruptible(call: Callable[[], int], watch: Optional[Callable[[], None]] = None) -> None:
+    """Makes a call that waits for other ranks on a thread, so that Ctrl-C leaves it at once.
+
+    So does an exception from `watch`, which is called now and then.
+    """
     outcome: List[Optional[BaseException]] = []
 
     def run() -> None:
@@ -61,6 +67,10 @@ def _interruptible(call: Callable[[], int]) -> None:
 
     thread = threading.Thread(target=run, name="rocecomm-join", daemon=True)
     thread.start()
+    while watch is not None and thread.is_alive():
+        thread.join(_WATCH_S)
+        if thread.is_alive():
+            watch()
     thread.join()
     if outcome[0] is not None:
         raise outcome[0]
@@ -119,15 +129,21 @@ class Client:
         join_timeout: Optional[float] = None,
         arrival_timeout: Optional[float] = None,
         transfer_timeout: Optional[float] = None,
+        watch: Optional[Callable[[], None]] = None,
     ) -> Communicator:
-        """Joins as `rank` of `size`; returns when all have joined. Time-outs are in seconds."""
+        """Joins as `rank` of `size`; returns when all have joined. Time-outs are in seconds.
+
+        `watch` is called now and then meanwhile; an exception from it leaves the wait.
+        """
         if len(unique_id) != _lib.UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {_lib.UNIQUE_ID_BYTES} bytes, this one {len(unique_id)}")
         ident = _lib.UniqueId.from_buffer_copy(unique_id)
         options = comm_options(name, join_timeout, arrival_timeout, transfer_timeout)
         handle = c_void_p()
         client = self.handle
-        _interruptible(lambda: int(lib.roce_comm_init(client, byref(ident), rank, size, byref(options), byref(handle))))
+        _interruptible(
+            lambda: int(lib.roce_comm_init(client, byref(ident), rank, size, byref(options), byref(handle))), watch
+        )
         return Communicator(self, handle)
 
     def communicator_from_env(

@@ -58,10 +58,16 @@ def wait():
     dist.all_reduce(torch.ones(8))
 
 
+def start():
+    """A host has no daemon."""
+    dist.init_process_group("roce", timeout=datetime.timedelta(seconds=120))
+
+
 def main():
-    scenario = {"train": train_for_ever, "reduce": reduce_for_ever, "late": late,
+    scenario = {"start": start, "train": train_for_ever, "reduce": reduce_for_ever, "late": late,
                 "disagree": disagree, "wait": wait}[sys.argv[1]]
-    dist.init_process_group("roce")
+    if scenario is not start:
+        dist.init_process_group("roce")
     begin = time.monotonic()
     try:
         scenario()

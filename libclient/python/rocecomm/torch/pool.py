@@ -55,6 +55,7 @@ class Pool:
     """Blocks by size. Threads: any."""
 
     device: Any = None  # of its memory; None: the host
+    offer: Any = None  # told of dense tensors that are large (lend.py)
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from .. import errors
 from ..client import Client, process_client
 from ..comm import Communicator
+from .lend import Lender
 from .pool import Pool
 from .share import Shared
 from .work import BackendError, Work, mark_callbacks
@@ -41,6 +42,8 @@ def client() -> Client:
             except errors.RoceError as error:
                 raise BackendError(f"roce: {error}") from error
             _state["pool"] = Pool(_state["client"])
+            _state["lender"] = Lender(_state["client"])
+            _state["pool"].offer = _state["lender"].offer
             _state["shared"] = Shared(_state["client"])
             _state["pid"] = os.getpid()
         found: Client = _state["client"]
@@ -61,6 +64,13 @@ def shared() -> Shared:
     return found
 
 
+def lender() -> Lender:
+    """The tensors of the process whose memory is lent."""
+    client()
+    found: Lender = _state["lender"]
+    return found
+
+
 def _name() -> str:
     """What rocectl shows: the program."""
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
@@ -77,25 +87,41 @@ def join(store: Any, rank: int, size: int, label: str, timeout: float) -> Commun
     """Meets the other ranks of a group through its store."""
     # A store may be used again by the same processes: each time is told apart by its number.
     turn = store.add(f"roce/turn/{rank}", 1)
-    key = f"roce/id/{turn}"
+    key, failed = f"roce/id/{turn}", f"roce/failed/{turn}"
     try:
+        mine = client()  # all ranks at the same time, before they wait for rank 0
         if rank == 0:
-            unique = client().unique_id()
-            store.set(key, f"{socket.gethostname()} {unique.hex()}")
+            store.set(key, f"{socket.gethostname()} {mine.unique_id().hex()}")
         host, _, text = store.get(key).decode().partition(" ")
         if text == "":
             raise BackendError(f"roce: rank 0 on {host} has no daemon; see its own error")
-        return client().communicator(
-            bytes.fromhex(text), rank, size, name=_job(label)[:63], join_timeout=timeout, arrival_timeout=timeout
-        )
+        return mine.communicator(
+            bytes.fromhex(text), rank, size, name=_job(label)[:63], join_timeout=timeout, arrival_timeout=timeout,
+            watch=lambda: _look(store, failed, rank, size, label),
+        )  # fmt: skip
     except errors.RoceError as error:
         failure = _no_meeting(error, rank, size, label, timeout)
-        _tell(store, f"roce/failed/{turn}", failure)
+        _tell(store, failed, failure)
         raise failure from error
-    except BackendError:
+    except BackendError as failure:
         if rank == 0:
             store.set(key, f"{socket.gethostname()} ")
+        if not getattr(failure, "told", False):
+            _tell(store, failed, BackendError(f"rank {rank} of {size} on {socket.gethostname()}: {failure}"))
         raise
+
+
+def _look(store: Any, key: str, rank: int, size: int, label: str) -> None:
+    """While this rank waits for the others: has one of them failed?"""
+    try:
+        if not store.check([key + "/said"]):
+            return
+        said = store.get(key + "/said").decode()
+    except RuntimeError:
+        return  # the store went with its rank: the daemon knows what became of that
+    failure = BackendError(f"roce: rank {rank} of {size} cannot join group {label}, since another rank cannot: {said}")
+    failure.told = True
+    raise failure
 
 
 def _tell(store: Any, key: str, failure: BaseException) -> None:
@@ -193,5 +219,7 @@ def status(group: Optional[Any] = None) -> Dict[str, Any]:
         "operations": found.seq,
         "shared_storages": found._shared.nbytes,
         "not_shared_because": found._shared.refused,
+        "lent_tensors": lender().nbytes,
+        "not_lent_because": lender().refused,
         "in_flight": sum(not work.reap() for work in list(found.live)),
     }

@@ -21,6 +21,7 @@ import torch
 
 from .. import errors
 from ..client import Client
+from .lend import storage_of
 
 MIN_BYTES = 16 << 10
 _FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
@@ -32,14 +33,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mremap.restype = ctypes.c_void_p
 _libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-
-def _storage(tensor: torch.Tensor) -> Any:
-    """The untyped storage, in every release."""
-    if hasattr(tensor, "untyped_storage"):
-        return tensor.untyped_storage()
-    storage: Any = tensor.storage()
-    return storage._storage if hasattr(storage, "_storage") else storage
 
 
 class _Moved:
@@ -83,7 +76,7 @@ class Shared:
 
     def move(self, tensor: torch.Tensor) -> bool:
         """Moves the storage of a tensor that is all of it. Returns whether it could."""
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         nbytes = tensor.numel() * tensor.element_size()
         if tensor.storage_offset() != 0 or storage.nbytes() != nbytes or storage.is_shared():
             return False

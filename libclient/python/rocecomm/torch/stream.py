@@ -46,6 +46,8 @@ class _DeviceBlock:
 class _DevicePool:
     """Temporary memory of a device; the caching allocator is the pool."""
 
+    offer: Any = None
+
     def __init__(self, device: Any, stream: Any) -> None:
         self.device = device
         self._stream = stream

@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
+from .lend import MIN_BYTES
 from .pool import Back, Block, Pool
 from .types import MOVED, Type, type_of
 
@@ -54,11 +55,19 @@ def _copied(pool: Pool, tensor: torch.Tensor, entry: Type, name: str) -> Tuple[B
     return block, block.flat(tensor.numel(), tensor.dtype, entry.itemsize).view(tensor.shape)
 
 
+def _address(pool: Pool, tensor: torch.Tensor) -> int:
+    ptr: int = tensor.data_ptr()
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes >= MIN_BYTES and pool.offer is not None:
+        pool.offer(tensor, ptr, nbytes)
+    return ptr
+
+
 def ready_input(pool: Pool, tensor: torch.Tensor, name: str) -> Tuple[int, Any]:
     """Address of what is sent, and what has to live until then."""
     _check_place(pool, tensor, name)
     if dense(tensor):
-        return tensor.data_ptr(), tensor
+        return _address(pool, tensor), tensor
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
     flat.copy_(tensor.detach())
     return block.ptr, Back(pool, block)
@@ -71,7 +80,7 @@ def ready_output(pool: Pool, tensor: torch.Tensor, name: str, filled: bool) -> T
     """
     _check_place(pool, tensor, name)
     if dense(tensor):
-        return tensor.data_ptr(), tensor, None
+        return _address(pool, tensor), tensor, None
     check_writable(tensor, name)
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
     target = tensor.detach()

@@ -57,6 +57,7 @@ TYPES: Dict[Any, Type] = _table()
 _PREMUL_SUM = 8
 _OPS: Tuple[int, ...] = (Op.SUM, Op.AVG, Op.PROD, Op.MIN, Op.MAX, Op.BAND, Op.BOR, Op.BXOR)
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+PLAIN_OPS = _OPS
 _COMPLEX = frozenset((Op.SUM, Op.AVG))
 
 

@@ -233,6 +233,37 @@ class Work(c10d.Work):  # type: ignore[misc,unused-ignore]
         promise.set_result(None)
 
 
+class Done(c10d.Work):  # type: ignore[misc,unused-ignore]
+    """What a call yields that has waited itself, because its caller said that it would."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """It has ended well."""
+        del timeout
+        return True
+
+    synchronize = block_current_stream = wait
+
+    def is_completed(self) -> bool:
+        """See wait()."""
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> Optional[BaseException]:
+        """None."""
+        return None
+
+    def result(self) -> List[Any]:
+        """The caller has the tensors."""
+        return []
+
+    def get_future(self) -> Any:
+        """A future of result()."""
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
 _future_lock = threading.Lock()
 _callbacks: Dict[int, int] = {}  # threads that run a callback, and how deep
 
