@@ -36,6 +36,7 @@ struct engine {
 	struct rdma *rdma;   /* borrowed; NULL: regions are not registered */
 	struct pins pins;
 	struct pin stages; /* those of the workers; base NULL: none, or no RDMA */
+	struct pin gauge;  /* what is sent and received to measure; likewise */
 	size_t frame_max;  /* what relays carry */
 	uint32_t tickets;
 };

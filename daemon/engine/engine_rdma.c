@@ -14,9 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 
 #include "engine/client_ring.h"
 #include "engine/engine_impl.h"
+#include "engine/gauge.h"
 #include "engine/progress.h"
 #include "engine/relay.h"
 #include "engine/workers.h"
@@ -149,6 +151,12 @@ static void on_own_use(struct progress *p, struct hand *h)
 	hand_return(p, h);
 }
 
+static void on_gauge_use(struct progress *p, struct hand *h)
+{
+	p->gauge = h->object;
+	hand_return(p, h);
+}
+
 static void own_ended(struct pin *pin)
 {
 }
@@ -171,9 +179,27 @@ static void own_free(struct pin *pin)
 	}
 }
 
+/* Without it, measuring goes through copies. */
+static void gauge_start(struct engine *e)
+{
+	void *base = mmap(NULL, GAUGE_MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			  -1, 0);
+
+	if (base != MAP_FAILED) {
+		madvise(base, GAUGE_MEMORY, MADV_DONTFORK);
+		e->gauge.base = base;
+		own_start(e, &e->gauge, base, GAUGE_MEMORY);
+		hand_go(hand_must(e, on_gauge_use, base, NULL, NULL));
+	}
+}
+
 void engine_rdma_free(struct engine *e)
 {
 	own_free(&e->stages);
+	own_free(&e->gauge);
+	if (e->gauge.base) {
+		munmap(e->gauge.base, GAUGE_MEMORY);
+	}
 	pins_deinit(e);
 }
 
@@ -217,6 +243,7 @@ int engine_rdma_start(struct engine *e, const struct engine_rdma_options *option
 		workers_stages(e->progress->workers, &base, &size);
 		own_start(e, &e->stages, base, size);
 	}
+	gauge_start(e);
 	return 0;
 }
 

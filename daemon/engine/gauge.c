@@ -24,6 +24,7 @@ struct answer {
 	bool busy; /* from the first byte until the answer is sent */
 	struct transport_recv recv;
 	struct recv_target target;
+	struct iovec iov;
 	struct transport_send send;
 };
 
@@ -82,6 +83,20 @@ struct gauge *gauge_free(struct gauge *g)
 
 /* ---- who is asked ------------------------------------------------------------------------- */
 
+static void place(const struct gauge *g, struct answer *a, uint64_t length)
+{
+	uint8_t *memory = g->peer->progress->gauge;
+
+	if (!memory || length == 0 || length > GAUGE_DIRECT) {
+		a->recv.discard = true;
+		return;
+	}
+	a->iov.iov_base = memory + GAUGE_DIRECT;
+	a->iov.iov_len = length;
+	a->recv.iov = &a->iov;
+	a->recv.niov = 1;
+}
+
 static struct transport_recv *question_begin(struct gauge *g, const struct wire_header *h)
 {
 	if (h->length > GAUGE_MESSAGE_MAX) {
@@ -95,7 +110,7 @@ static struct transport_recv *question_begin(struct gauge *g, const struct wire_
 		}
 		a->busy = true;
 		memset(&a->recv, 0, sizeof(a->recv));
-		a->recv.discard = true;
+		place(g, a, h->length);
 		a->recv.user = &a->target;
 		memset(&a->send, 0, sizeof(a->send));
 		a->send.header.type = WIRE_GAUGE_ACK;
@@ -280,7 +295,7 @@ static void on_gauge(struct progress *p, struct hand *h)
 	}
 	g->work = w;
 	g->hand = h;
-	g->data = (void *)(uintptr_t)h->value;
+	g->data = p->gauge && w->message <= GAUGE_DIRECT ? p->gauge : (void *)(uintptr_t)h->value;
 	g->number++;
 	g->over = false;
 	g->begin = g->last = clock_monotonic();

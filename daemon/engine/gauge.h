@@ -12,6 +12,10 @@
  * protocol. A measurement ends when its time is up, whatever is still under way: acknowledgements
  * of an earlier one are known by their number.
  *
+ * With RDMA messages of up to GAUGE_DIRECT bytes are sent from registered memory of the daemon and
+ * arrive in such, so that what is measured is what registered buffers of clients get. Nobody looks
+ * at what is in it: all measurements share it.
+ *
  * Thread: progress, but for what is said to be control's      Owns: answers
  * Locks: none      See: PROTOCOL.md §8
  */
@@ -23,6 +27,9 @@
 
 #include "engine/conn.h"
 #include "engine/engine_gauge.h"
+
+#define GAUGE_DIRECT (1u << 20)
+#define GAUGE_MEMORY (2 * GAUGE_DIRECT) /* progress.gauge: to send from, to receive into */
 
 struct gauge;
 

@@ -39,6 +39,7 @@ struct progress {
 	uint32_t copying;	   /* that are not back */
 	struct verbs *verbs;	   /* NULL: no RDMA */
 	bool rdma_only;		   /* no message may go by TCP */
+	uint8_t *gauge;		   /* registered memory to measure with (gauge.h); NULL: none */
 	bool notes_due;		   /* control has not heard all of rails */
 	int epoll;
 	bool stop;

@@ -321,7 +321,7 @@ Test(pin, device_comes_late)
 	cr_assert(region_put(&k, FIRST, LARGE, &ready));
 	fake_verbs_hold(k.device, LARGE);
 	engine_device_add(k.engine, &k.work, count, &k.added);
-	wait_held(&k, 2); /* that of the rank, too */
+	wait_held(&k, 3); /* those of the rank and of the gauge, too */
 	sum_works(&k);
 	cr_assert_eq(k.added, 0);
 	/* One that is given back is not waited for. */
@@ -330,7 +330,7 @@ Test(pin, device_comes_late)
 	wait_for(&k, &k.added, 1);
 	wait_for(&k, &gone, 1);
 	cr_assert_eq(k.work.result, 0);
-	cr_assert_eq(registered(&k), 2); /* the rank's and the transport's */
+	cr_assert_eq(registered(&k), 3); /* the rank's, the transport's, that of the gauge */
 	desk_free(&k);
 }
 
