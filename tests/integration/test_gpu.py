@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """GPU memory between real daemons, on the fake CUDA (tests/fake/cuda)."""
+import json
 import os
 import signal
 import struct
+import sys
 import time
 
 from harness.lab import Daemon, Job, LabError, Rank, expect, wait_for
@@ -251,3 +253,57 @@ def gpu_copies_fail(ctx):
         except LabError as e:
             raise LabError(f"after {failed}: {e}") from e
         return failed[1]
+
+
+@test
+def gpu_copies_to_other_gpus(ctx):
+    """Ranks of one host on two GPUs: data that only moves goes straight, with the reason; gpu_peer = off."""
+    with ctx.lab(1) as lab:
+        wrap = fake_env(lab, FAKE_CUDA_HOST_US="1000")  # 1 GB/s: straight is faster
+        env = {rank: {"CUDA_VISIBLE_DEVICES": str(rank % 2)} for rank in range(4)}
+        daemon = Daemon(lab, lab.hosts[0], wrap=wrap)
+        job = GpuJob(lab, [daemon], [4], "check", "--short", env=env)
+        job.finish(200)
+        gpus = json.loads(daemon.ctl("paths", "--json").stdout)["gpus"]
+        peers = [p for gpu in gpus for p in gpu["peers"]]
+        expect(len(gpus) == 2 and len(peers) == 2 and all(p["path"] == "direct" for p in peers), gpus)
+        expect(all("copy engines reach it" in p["reason"] for p in peers), peers)
+        expect("no network device here" in gpus[0]["reason"] and not gpus[0]["devices"], gpus)
+        moved = sum(g["bytes_to_other_gpus"] for g in daemon.status()["gpus"])
+        expect(moved > 0, daemon.status()["gpus"])
+        expect("direct, copy engines reach it" in daemon.ctl("paths").stdout, daemon.ctl("paths").stdout)
+        daemon.stop()
+        off = Daemon(lab, lab.hosts[0], {"daemon": {"gpu_peer": "off"}}, wrap=wrap)
+        GpuJob(lab, [off], [4], "check", "--short", env=env).finish(200)
+        peers = [p for gpu in json.loads(off.ctl("paths", "--json").stdout)["gpus"] for p in gpu["peers"]]
+        expect(all(p["path"] == "staged" and "gpu_peer = off" in p["reason"] for p in peers), peers)
+        expect(not any(g["bytes_to_other_gpus"] for g in off.status()["gpus"]), off.status()["gpus"])
+        return f"{moved} bytes; {cases(job, 0)} cases a rank"
+
+
+@test
+def gpu_check_on_several_gpus(ctx):
+    """tools/gpu-check --gpus: its steps, its page, and its words where there are too few GPUs."""
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with ctx.lab(1) as lab:
+        bundle = os.path.join(lab.dir, "bundle")
+        os.mkdir(bundle)
+        for name in ("daemon/rocecommd", "tools/rocectl/rocectl", "tools/gpu-rank/gpu-rank"):
+            os.symlink(os.path.abspath(lab.program(name)), os.path.join(bundle, os.path.basename(name)))
+        command = [*fake_env(lab, FAKE_CUDA_DEVICES="4", FAKE_CUDA_HOST_US="1000"), sys.executable,
+                   os.path.join(top, "tools/gpu-check"), bundle, "--sizes=8,256K", "--seconds=0.02",
+                   f"--out={lab.dir}/page"]
+        done = lab.hosts[0].run(*command, "--gpus=5", check=False)
+        expect(done.returncode == 1 and "5 GPUs are asked for, a rank each, and 4 are here" in done.stdout,
+               done.stdout)
+        done = lab.hosts[0].run(*command, "--gpus=4", "--only=apart,together,mixed", check=False, timeout=300)
+        expect(done.returncode == 0, done.stdout)
+        with open(f"{lab.dir}/page.json", encoding="utf-8") as f:
+            found = json.load(f)
+        results = found["results"]
+        expect(found["gpus"] == 4 and not found["failures"], found)
+        straight = results["together"]["straight, rocecomm"]
+        expect(straight > 0 and results["together"]["straight, rocecomm, gpu_peer = off"] == 0, results["together"])
+        for word in ("4 GPUs, each its own host", "4 GPUs, one host", "4 GPUs, two hosts", "alltoall"):
+            expect(word in done.stdout, done.stdout)
+        return f"{100 * straight:.0f} % straight"

@@ -2,21 +2,25 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * gpu-rank bench: allreduce on a stream
+ * gpu-rank bench: collectives on a stream
  *
- * A line a size: the median of single operations, from the call to the end of the stream, and the
- * time of each of a row that is enqueued at once, as a training step does it.
+ * Allreduce is in place, all others are not. Bytes are those of the larger side of a rank, and
+ * bandwidths what nccl-tests calls bus bandwidth. A line an operation and size: the median of
+ * single operations, from the call to the end of the stream, and the time of each of a row that is
+ * enqueued at once, as a training step does it.
  *
  * Thread: main      Owns: nothing      Locks: none
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "proto/base.h"
 #include "rank.h"
 
 #define MAX_REPS 2000
 #define ROW 20
+#define WARM 6 /* a daemon tries GPUs with each other when an operation could use it first */
 
 static int compare(const void *a, const void *b)
 {
@@ -25,11 +29,50 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void post(struct rank *r, CUdeviceptr p, size_t count, int dtype)
+/* One operation and size. */
+struct row {
+	const char *op;
+	CUdeviceptr in, out;
+	size_t bytes;
+	int dtype;
+	size_t elem;
+};
+
+static void post(struct rank *r, const struct row *row)
 {
-	must(roce_allreduce_stream((void *)(uintptr_t)p, (void *)(uintptr_t)p, count, dtype,
-				   ROCE_SUM, r->comm, r->stream, NULL),
-	     "roce_allreduce_stream");
+	void *in = (void *)(uintptr_t)row->in, *out = (void *)(uintptr_t)row->out;
+	size_t count = row->bytes / row->elem;
+	size_t block = count / (size_t)r->size > 0 ? count / (size_t)r->size : 1;
+	int rc;
+
+	if (strcmp(row->op, "allreduce") == 0) {
+		rc = roce_allreduce_stream(in, in, count, row->dtype, ROCE_SUM, r->comm, r->stream,
+					   NULL);
+	} else if (strcmp(row->op, "broadcast") == 0) {
+		rc = roce_broadcast_stream(in, count, row->dtype, 0, r->comm, r->stream, NULL);
+	} else if (strcmp(row->op, "allgather") == 0) {
+		rc = roce_allgather_stream(in, out, block, row->dtype, r->comm, r->stream, NULL);
+	} else if (strcmp(row->op, "alltoall") == 0) {
+		rc = roce_alltoall_stream(in, out, block, row->dtype, r->comm, r->stream, NULL);
+	} else if (strcmp(row->op, "reduce-scatter") == 0) {
+		rc = roce_reduce_scatter_stream(in, out, block, row->dtype, ROCE_SUM, r->comm,
+						r->stream, NULL);
+	} else {
+		die("--ops=%s: allreduce, broadcast, allgather, alltoall and reduce-scatter are "
+		    "known",
+		    row->op);
+	}
+	must(rc, row->op);
+}
+
+static double bus_bytes(const struct rank *r, const struct row *row)
+{
+	double part = (double)(r->size - 1) / r->size;
+
+	if (strcmp(row->op, "broadcast") == 0) {
+		return (double)row->bytes;
+	}
+	return (double)row->bytes * (strcmp(row->op, "allreduce") == 0 ? 2 * part : part);
 }
 
 static void finish(struct rank *r)
@@ -52,48 +95,65 @@ static int agree(struct rank *r, double each_us)
 	return n;
 }
 
-static void bench_one(struct rank *r, CUdeviceptr p, size_t bytes, int dtype, size_t elem)
+static void bench_one(struct rank *r, const struct row *row)
 {
-	double t[MAX_REPS], begin, row, busbw;
+	double t[MAX_REPS], begin, each;
 	int reps;
 
-	must_cuda(r, r->cu.MemsetD8Async(p, 0, bytes, r->stream), "cuMemsetD8Async");
-	for (int i = 0; i < 3; i++) {
-		post(r, p, bytes / elem, dtype);
+	must_cuda(r, r->cu.MemsetD8Async(row->in, 0, row->bytes, r->stream), "cuMemsetD8Async");
+	for (int i = 0; i < WARM; i++) {
+		post(r, row);
 		finish(r);
 	}
 	begin = now_us();
-	post(r, p, bytes / elem, dtype);
+	post(r, row);
 	finish(r);
 	reps = agree(r, now_us() - begin);
 	for (int i = 0; i < reps; i++) {
 		must(roce_barrier(r->comm), "roce_barrier");
 		begin = now_us();
-		post(r, p, bytes / elem, dtype);
+		post(r, row);
 		must_cuda(r, r->cu.StreamSynchronize(r->stream), "cuStreamSynchronize");
 		t[i] = now_us() - begin;
 	}
 	must(roce_barrier(r->comm), "roce_barrier");
 	begin = now_us();
 	for (int i = 0; i < ROW; i++) {
-		post(r, p, bytes / elem, dtype);
+		post(r, row);
 	}
 	finish(r);
-	row = (now_us() - begin) / ROW;
+	each = (now_us() - begin) / ROW;
 	qsort(t, (size_t)reps, sizeof(t[0]), compare);
-	busbw = 2.0 * (r->size - 1) / r->size * (double)bytes / t[reps / 2] / 1e3;
 	if (r->rank == 0) {
-		printf("{\"op\": \"allreduce\", \"dtype\": \"%s\", \"bytes\": %zu, \"reps\": %d, "
+		printf("{\"op\": \"%s\", \"dtype\": \"%s\", \"bytes\": %zu, \"reps\": %d, "
 		       "\"median_us\": %.1f, \"min_us\": %.1f, \"p99_us\": %.1f, \"row_us\": %.1f, "
 		       "\"busbw_GBs\": %.3f}\n",
-		       dtype == ROCE_F32 ? "f32" : "bf16", bytes, reps, t[reps / 2], t[0],
-		       t[(size_t)(reps * 0.99)], row, busbw);
+		       row->op, row->dtype == ROCE_F32 ? "f32" : "bf16", row->bytes, reps,
+		       t[reps / 2], t[0], t[(size_t)(reps * 0.99)], each,
+		       bus_bytes(r, row) / t[reps / 2] / 1e3);
+	}
+}
+
+static void bench_op(struct rank *r, const char *op, CUdeviceptr base, const size_t *sizes, int n,
+		     size_t max)
+{
+	struct row row = {.op = op, .in = base, .out = base + max};
+
+	for (int i = 0; i < n; i++) {
+		row.bytes = sizes[i];
+		row.dtype = ROCE_F32;
+		row.elem = 4;
+		bench_one(r, &row);
+		row.dtype = ROCE_BF16;
+		row.elem = 2;
+		bench_one(r, &row);
 	}
 }
 
 int run_bench(struct rank *r)
 {
 	size_t max = 0, sizes[32];
+	char *ops = strdup(r->ops);
 	const char *s = r->sizes;
 	struct memory m;
 	int n = 0;
@@ -108,11 +168,13 @@ int run_bench(struct rank *r)
 		n++;
 		s = *end == ',' ? end + 1 : end;
 	}
-	memory_new(r, MEMORY_VMM, max, &m);
-	for (int i = 0; i < n; i++) {
-		bench_one(r, m.base, sizes[i], ROCE_F32, 4);
-		bench_one(r, m.base, sizes[i], ROCE_BF16, 2);
+	/* An all-gather of 8 bytes has a block of one element a rank all the same. */
+	max = ALIGN_UP(max + (size_t)r->size * 8, 256);
+	memory_new(r, MEMORY_VMM, 2 * max, &m);
+	for (char *save, *op = strtok_r(ops, ",", &save); op; op = strtok_r(NULL, ",", &save)) {
+		bench_op(r, op, m.base, sizes, n, max);
 	}
 	memory_free(r, &m);
+	free(ops);
 	return 0;
 }

@@ -7,11 +7,12 @@
  * usage: gpu-rank --socket=PATH --id=FILE --rank=R --size=N [OPTION...] MODE
  *
  *   check   every operation on every kind of memory: {"cases": ...} at the end
- *   bench   allreduce on a stream, --sizes=8,1M,...: a JSON line a size
+ *   bench   collectives on a stream, --ops=allreduce,... --sizes=8,1M,...: a JSON line each
  *   loop    allreduces of --bytes until --seconds are over or something fails
  *   churn   allocates, uses, frees, again
  *
- * Rank 0 writes the communicator's id to FILE. Exit status 0: all was right.
+ * --device=D: on the process's GPU D (0). Rank 0 writes the communicator's id to FILE. Exit status
+ * 0: all was right.
  *
  * Thread: main      Owns: struct rank      Locks: none
  */
@@ -119,13 +120,20 @@ static void start(struct rank *r, const char *socket, const char *id_path)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'}, {"id", required_argument, NULL, 'i'},
-		{"rank", required_argument, NULL, 'r'},	  {"size", required_argument, NULL, 'n'},
-		{"device", required_argument, NULL, 'd'}, {"bytes", required_argument, NULL, 'b'},
-		{"sizes", required_argument, NULL, 'z'},  {"seconds", required_argument, NULL, 't'},
-		{"short", no_argument, NULL, 'S'},	  {NULL, 0, NULL, 0},
+		{"socket", required_argument, NULL, 's'},
+		{"id", required_argument, NULL, 'i'},
+		{"rank", required_argument, NULL, 'r'},
+		{"size", required_argument, NULL, 'n'},
+		{"device", required_argument, NULL, 'd'},
+		{"bytes", required_argument, NULL, 'b'},
+		{"sizes", required_argument, NULL, 'z'},
+		{"seconds", required_argument, NULL, 't'},
+		{"short", no_argument, NULL, 'S'},
+		{"ops", required_argument, NULL, 'o'},
+		{NULL, 0, NULL, 0},
 	};
-	struct rank r = {.size = 1, .seconds = 1, .sizes = "8,1M", .bytes = 1 << 20};
+	struct rank r = {
+		.size = 1, .seconds = 1, .sizes = "8,1M", .ops = "allreduce", .bytes = 1 << 20};
 	const char *socket = NULL, *id = NULL;
 	int c, status = 2;
 
@@ -151,6 +159,9 @@ int main(int argc, char **argv)
 			break;
 		case 'z':
 			r.sizes = optarg;
+			break;
+		case 'o':
+			r.ops = optarg;
 			break;
 		case 't':
 			r.seconds = atof(optarg);

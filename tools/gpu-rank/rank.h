@@ -31,6 +31,7 @@ struct rank {
 	int device;
 	double seconds;
 	const char *sizes;
+	const char *ops;
 	size_t bytes;
 	long cases;
 };
