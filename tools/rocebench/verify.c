@@ -187,12 +187,27 @@ size_t verify_check(const struct plan *plan, FILE *say)
 	return wrong;
 }
 
+/* The last rank that has a result of the first operation. */
+static int last_with_result(const struct plan *plan)
+{
+	const struct plan_op *op = &plan->ops[0];
+	int rank = plan->size - 1;
+
+	if (op->kind == COLL_REDUCE || op->kind == COLL_GATHER) {
+		return plan->root;
+	}
+	/* Skewed: the last ranks may get nothing, the first one never does. */
+	while (op->kind == COLL_ALLTOALLV && rank > 0 && plan->out.counts[rank] == 0) {
+		rank--;
+	}
+	return rank;
+}
+
 void verify_corrupt(const struct plan *plan)
 {
 	const struct plan_op *op = &plan->ops[0];
-	bool rooted = op->kind == COLL_REDUCE || op->kind == COLL_GATHER;
 
-	if (plan->rank == (rooted ? plan->root : plan->size - 1) && op->recv) {
+	if (plan->rank == last_with_result(plan) && op->recv) {
 		op->recv[op->recv_count * plan->elem / 2] ^= 0x10;
 	}
 }

@@ -352,6 +352,26 @@ Test(verify, corrupt_bites)
 	world_deinit(&w);
 }
 
+/* One element: the last ranks get none of it, the check must bite all the same. */
+Test(verify, corrupt_bites_where_there_is_something)
+{
+	struct options o = {.dtype = DTYPE_U32, .inflight = 1};
+	struct world w;
+	size_t wrong = 0;
+
+	world_init(&w, &o, BENCH_ALLTOALLV, 4);
+	for (int from = 0; from < RANKS; from++) {
+		memcpy(w.plans[0].ops[0].recv + w.plans[0].in.displs[from] * 4,
+		       w.plans[from].ops[0].send, 4);
+	}
+	for (int r = 0; r < RANKS; r++) {
+		verify_corrupt(&w.plans[r]);
+		wrong += verify_check(&w.plans[r], NULL);
+	}
+	cr_assert_eq(wrong, 1);
+	world_deinit(&w);
+}
+
 /* Small integers must be exact in each type, added in any order. */
 Test(values, halves_hold_all_partial_sums)
 {
