@@ -26,12 +26,18 @@ static uint32_t key(const struct values *v, int rank)
 	return scramble(v->seed * 0x9e3779b9u + scramble((uint32_t)rank + 1));
 }
 
+/* A place in 32 bits: one that is off by a multiple of 2^32 must not look right. */
+static uint32_t fold(size_t at)
+{
+	return (uint32_t)at ^ (uint32_t)((uint64_t)at >> 32) * 0x9e3779b1u;
+}
+
 void values_moved(const struct values *v, int rank, size_t first, size_t n, uint8_t *out)
 {
 	uint32_t k = key(v, rank);
 
 	for (size_t i = 0; i < n; i++) {
-		uint32_t x = ((uint32_t)(first + i) ^ k) * 0x9e3779b1u;
+		uint32_t x = (fold(first + i) ^ k) * 0x9e3779b1u;
 
 		x ^= x >> 15;
 		out[i] = (uint8_t)(x * 0x85ebca77u >> 24);
@@ -112,7 +118,7 @@ static void give(const struct values *v, int rank, size_t first, size_t n, uint6
 
 	make_init(&make, v);
 	for (size_t i = 0; i < n; i++) {
-		uint32_t h = scramble((uint32_t)(first + i) ^ k);
+		uint32_t h = scramble(fold(first + i) ^ k);
 
 		if (make.wide) {
 			bool zero = make.zeros && (h & 0x30) == 0;

@@ -372,6 +372,24 @@ Test(verify, corrupt_bites_where_there_is_something)
 	world_deinit(&w);
 }
 
+/* What lies 4 GiB off, or 2^32 elements, is something else. */
+Test(values, places_beyond_32_bits)
+{
+	struct values v = {.dtype = DTYPE_U8, .redop = REDOP_BXOR, .size = RANKS};
+	size_t far = (size_t)1 << 32;
+	uint8_t near_bytes[64], far_bytes[64];
+
+	values_moved(&v, 1, 100, 64, near_bytes);
+	values_moved(&v, 1, far + 100, 64, far_bytes);
+	cr_assert(memcmp(near_bytes, far_bytes, 64) != 0);
+	values_moved(&v, 1, far - 32, 64, far_bytes);
+	values_moved(&v, 1, far, 32, near_bytes);
+	cr_assert_eq(memcmp(near_bytes, far_bytes + 32, 32), 0);
+	values_reduced(&v, 100, 64, near_bytes);
+	values_reduced(&v, far + 100, 64, far_bytes);
+	cr_assert(memcmp(near_bytes, far_bytes, 64) != 0);
+}
+
 /* Small integers must be exact in each type, added in any order. */
 Test(values, halves_hold_all_partial_sums)
 {
