@@ -5,9 +5,10 @@
  * Rails: devices of this host
  *
  * A device is handed to the engine when it has a port that can be used, and taken back when it is
- * gone. Its events are read here and go on to the progress thread; what they mean for ports and
- * GIDs is looked at a moment later, when the others that came with it are there, too. Devices that
- * are plugged in are announced by the kernel (uevents).
+ * gone, or when a reload of the configuration denies all its ports. Its events are read here and go
+ * on to the progress thread; what they mean for ports and GIDs is looked at a moment later, when
+ * the others that came with it are there, too. Devices that are plugged in are announced by the
+ * kernel (uevents).
  *
  * Thread: control      Owns: see rails.h      Locks: none
  */
@@ -33,6 +34,7 @@
 #define UEVENT_MAX 8192 /* bytes */
 
 static void on_soon(uv_timer_t *timer);
+static void adopt(struct rails *rails);
 
 static void look_soon(struct rails *rails, uint64_t ms)
 {
@@ -92,10 +94,36 @@ static void on_added(void *arg)
 		snprintf(d->reason, sizeof(d->reason), "%.*s", RDMA_REASON - 1, w->work.why);
 		log_warn("RDMA device %s cannot be used: %s", d->name, w->work.why);
 	}
-	if (d->gone) {
-		take_back(w);
-	}
+	/* What has happened to it meanwhile. */
+	adopt(w->rails);
 	rails_links_changed(w->rails);
+}
+
+static void on_denied(void *arg)
+{
+	struct rails_watch *w = arg;
+	struct rdma_device *d = w->rails->list->devices[w - w->rails->watches];
+
+	if (d->gone) {
+		on_removed(w);
+		return;
+	}
+	w->removing = false;
+	log_info("RDMA device %s is not used any more: denied by the configuration", d->name);
+	/* It may be allowed again. */
+	adopt(w->rails);
+	rails_links_changed(w->rails);
+}
+
+/* It stays open, for it is still there. */
+static void take_denied(struct rails_watch *w)
+{
+	struct rdma_device *d = w->rails->list->devices[w - w->rails->watches];
+
+	w->ready = false;
+	w->removing = true;
+	engine_device_remove(w->rails->jobs->engine, d, "denied by the configuration", on_denied,
+			     w);
 }
 
 static void device_broken(struct rails_watch *w, const char *text)
@@ -198,7 +226,18 @@ static bool has_usable_port(const struct rdma_device *d)
 	return false;
 }
 
-/* Hands over what can be used and is not yet. */
+/* The configuration leaves all of it out. */
+static bool is_denied(const struct rdma_device *d)
+{
+	bool denied = d->nports > 0;
+
+	for (uint32_t i = 0; i < d->nports; i++) {
+		denied = denied && d->ports[i].denied;
+	}
+	return denied;
+}
+
+/* Hands over what can be used and is not yet, and takes back what may not be used any more. */
 static void adopt(struct rails *rails)
 {
 	for (uint32_t i = 0; i < rails->list->count; i++) {
@@ -211,7 +250,11 @@ static void adopt(struct rails *rails)
 			continue;
 		}
 		watch_start(w, d);
-		if (w->ready || w->adding || w->refused || !has_usable_port(d)) {
+		if (w->ready && is_denied(d)) {
+			take_denied(w);
+			continue;
+		}
+		if (w->ready || w->adding || w->removing || w->refused || !has_usable_port(d)) {
 			continue;
 		}
 		if (start_engine(rails) < 0) {
@@ -232,13 +275,9 @@ bool rails_device_ready(const struct rails *rails, const struct rdma_device *d)
 
 /* ---- looking ------------------------------------------------------------------------------ */
 
-/**
- * rails_refresh() - look for devices, ports and GIDs again
- * @rails: borrowed
- */
-void rails_refresh(struct rails *rails)
+static void look(struct rails *rails)
 {
-	if (!rails || !rails->list || rails->closed || rails->jobs->stopped) {
+	if (rails->closed || rails->jobs->stopped) {
 		return;
 	}
 	if (rdma_refresh(rails->list, &rails->options.devices) < 0) {
@@ -251,7 +290,29 @@ void rails_refresh(struct rails *rails)
 
 static void on_soon(uv_timer_t *timer)
 {
-	rails_refresh(container_of(timer, struct rails, soon));
+	look(container_of(timer, struct rails, soon));
+}
+
+/**
+ * rails_refresh() - look for devices, ports and GIDs again, after a change of the configuration
+ * @rails: borrowed; NULL allowed
+ *
+ * What the engine could not use is tried again, too: the cause may be mended.
+ */
+void rails_refresh(struct rails *rails)
+{
+	if (!rails || !rails->list) {
+		return;
+	}
+	for (uint32_t i = 0; i < rails->list->count; i++) {
+		struct rails_watch *w = &rails->watches[i];
+
+		if (w->refused && !rails->list->devices[i]->gone) {
+			w->refused = false;
+			rails->list->devices[i]->reason[0] = '\0';
+		}
+	}
+	look(rails);
 }
 
 /* Anything about InfiniBand or RoCE devices: look. */

@@ -143,6 +143,7 @@ static bool judge_port(struct rdma_port *port, const struct ibv_port_attr *a,
 		       const struct rdma_options *options)
 {
 	port->usable = true;
+	port->denied = true;
 	port->reason[0] = '\0';
 	if (port_matches(options->deny, port)) {
 		return port_refuse(port, "denied by the configuration");
@@ -150,6 +151,7 @@ static bool judge_port(struct rdma_port *port, const struct ibv_port_attr *a,
 	if (options->allow && options->allow->count > 0 && !port_matches(options->allow, port)) {
 		return port_refuse(port, "not among those that the configuration allows");
 	}
+	port->denied = false;
 	if (a->link_layer != IBV_LINK_LAYER_ETHERNET) {
 		return port_refuse(port, "an InfiniBand port: only RoCE is supported");
 	}

@@ -47,7 +47,8 @@ struct rdma_port {
 	uint8_t number;
 	bool up;
 	bool usable;
-	char reason[RDMA_REASON]; /* when it is not */
+	bool denied;		  /* the configuration leaves it out */
+	char reason[RDMA_REASON]; /* when it is not usable */
 	uint32_t mtu;		  /* active, bytes; 0: unknown */
 	uint32_t mbps;		  /* 0: unknown */
 	struct rdma_gid *gids;	  /* [ngids] valid entries of the table */

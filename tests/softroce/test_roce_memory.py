@@ -2,9 +2,10 @@
 # SPDX-FileCopyrightText: The rocecomm authors
 """Memory that devices have, and devices that the configuration takes away: on real soft-RoCE."""
 import json
+import signal
 
 import roce
-from harness.lab import Job, expect, wait_for
+from harness.lab import Daemon, Job, expect, wait_for
 from harness.runner import test
 
 
@@ -42,3 +43,46 @@ def roce_links_count_memory(ctx):
         wait_for(lambda: f"{before} {memory()}", lambda: memory() == before, 30)
         expect("registered" in daemons[0].ctl("links").stdout, daemons[0].ctl("links").stdout)
         return f"{before}"
+
+
+def deny(daemon, settings, names):
+    """A new list of denied devices, by SIGHUP; the daemon has read it when this returns."""
+    settings["rdma"]["devices_denied"] = names
+    daemon.write_config(settings)
+    daemon.kill(signal.SIGHUP)
+
+    def shown():
+        line = [x for x in daemon.ctl("config").stdout.split("\n") if x.startswith("rdma.devices_denied")]
+        return ("roce*" in line[0]) == bool(names)
+    wait_for(lambda: daemon.ctl("config").stdout, shown, 10)
+
+
+@test
+def roce_device_denied_by_reload(ctx):
+    """A reload denies the device in the middle of a job: TCP carries on; allowed again, RDMA does."""
+    with ctx.lab() as lab:
+        settings = [roce.settings(reopen_ms=100), roce.settings(reopen_ms=100)]
+        daemons = [Daemon(lab, lab.hosts[0], settings[0]), Daemon(lab, lab.hosts[1], settings[1])]
+        roce.connect(lab, daemons)
+        roce.expect_rdma(daemons)
+        rounds = roce.rounds(ctx, 4)
+        job = Job(lab, daemons, [1, 1], "loop", f"--count={1 << 18}", "--iterations=1000000")
+        for i in range(rounds):
+            h = i % 2
+            deny(daemons[h], settings[h], "roce*")
+            for daemon in daemons:
+                wait_for(lambda: f"TCP, round {i}:\n{roce.describe(daemons)}",
+                         lambda d=daemon: roce.transport(d) == "tcp", 30)
+            used = [d for d in roce.links(daemons[h])["devices"] if d["used"]]
+            expect(not used, f"{used}")
+            reasons = str(roce.paths(daemons[h]))
+            expect("denied by the configuration" in reasons, reasons)
+            before = [d.status()["thread"]["loops"] for d in daemons]
+            deny(daemons[h], settings[h], "")
+            for daemon in daemons:
+                wait_for(lambda: f"RDMA, round {i}:\n{roce.describe(daemons)}",
+                         lambda d=daemon: roce.transport(d) == "rdma", 60)
+            expect(all(d.status()["thread"]["loops"] > b for d, b in zip(daemons, before)), "it hangs")
+        expect(job.ranks[0].process.poll() is None and job.ranks[1].process.poll() is None, "it failed")
+        job.kill()
+        return f"{rounds} rounds"

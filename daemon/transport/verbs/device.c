@@ -81,7 +81,7 @@ int verbs_cq_reserve(struct verbs_dev *dev, uint32_t entries, struct verbs_cq **
 /**
  * verbs_device_add() - get ready for rails on a device
  * @v:    borrowed
- * @d:    borrowed until verbs_device_lost() or verbs_free()
+ * @d:    borrowed until verbs_device_lost() or verbs_free(); may be one that was lost
  * @why:  a sentence when it fails
  * @size: of why
  *
@@ -93,8 +93,8 @@ int verbs_device_add(struct verbs *v, struct rdma_device *d, char *why, size_t s
 	struct epoll_event event = {.events = EPOLLIN};
 	int r;
 
-	if (dev->device) {
-		return dev->lost ? -ENODEV : 0;
+	if (dev->device && !dev->lost) {
+		return 0;
 	}
 	if (!d->context || d->gone) {
 		snprintf(why, size, "%s: %s", d->name, d->reason);
@@ -119,8 +119,10 @@ int verbs_device_add(struct verbs *v, struct rdma_device *d, char *why, size_t s
 		rdma_mem_drop_device(v->buffers, d);
 		return r;
 	}
+	/* Rails that it was lost with are opened again. */
 	dev->device = d;
 	dev->api = d->api;
+	dev->lost = false;
 	v->ndevs = MAX(v->ndevs, d->index + 1);
 	return 0;
 }

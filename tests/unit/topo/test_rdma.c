@@ -193,6 +193,7 @@ Test(rdma, lists_of_the_configuration)
 	cr_assert(!list->devices[0]->ports[0].usable && !list->devices[1]->ports[0].usable &&
 		  list->devices[2]->ports[0].usable);
 	cr_assert(strstr(list->devices[0]->ports[0].reason, "denied"));
+	cr_assert(list->devices[0]->ports[0].denied && !list->devices[2]->ports[0].denied);
 	cr_assert_eq(rdma_refresh(list, &both), 0);
 	cr_assert(!list->devices[0]->ports[0].usable);
 	rdma_free(list);

@@ -568,6 +568,41 @@ Test(verbs_rails, device_breaks)
 	run_fatal(true);
 }
 
+/* A device that nobody was to use any more may be used again: its rail comes back by itself. */
+static void run_denied(uint32_t host)
+{
+	struct vmsg *m[HOSTS];
+	struct rdma_device *d;
+	char why[200] = "";
+	struct vnet n;
+
+	vnet_init(&n, 25, 2, NULL, false);
+	send_all(&n, m, true);
+	for (int i = 0; i < 400; i++) {
+		vnet_turn(&n);
+	}
+	d = n.end[host].devices->devices[0];
+	verbs_device_lost(n.end[host].v, d, "denied by the configuration");
+	rdma_mem_drop_device(n.end[host].mem, d);
+	for (int i = 0; i < 200000 && !all_through(&n); i++) {
+		turn(&n, 100 * CLOCK_NS_PER_US);
+		must_be_up(&n);
+	}
+	cr_assert(all_through(&n));
+	cr_assert_eq(n.devices[host][0]->qps + n.devices[host][0]->cqs, 0);
+	cr_assert_eq(rdma_mem_add_device(n.end[host].mem, d), 0);
+	cr_assert_eq(verbs_device_add(n.end[host].v, d, why, sizeof(why)), 0, "%s", why);
+	vnet_settle(&n);
+	cr_assert(n.end[0].ups == 3 && n.end[1].ups == 3, "%d %d", n.end[0].ups, n.end[1].ups);
+	done_all(&n, m);
+}
+
+Test(verbs_rails, device_denied_and_allowed)
+{
+	run_denied(0);
+	run_denied(1);
+}
+
 /* An event of a port that is not used, or of one that is the only one, is no failure. */
 Test(verbs_rails, harmless_events)
 {
