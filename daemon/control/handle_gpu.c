@@ -32,6 +32,7 @@ struct session_alloc {
 	uint32_t id; /* 0: released */
 	struct gpu_alloc *alloc;
 	struct quota_charge charge;
+	struct quota_charge rest; /* what it is larger than the client said */
 	int fd;
 	struct gpu_request request;
 };
@@ -75,7 +76,7 @@ static void alloc_forget(struct session_alloc *a)
 	if (a->id) {
 		hashmap_remove(&a->session->gpu_allocs, a->id);
 		idpool_release(&a->session->gpu_ids, a->id);
-		a->session->gpu_bytes -= a->request.size;
+		a->session->gpu_bytes -= a->charge.amount + a->rest.amount;
 		a->id = 0;
 	}
 }
@@ -83,6 +84,7 @@ static void alloc_forget(struct session_alloc *a)
 static void alloc_free(struct session_alloc *a)
 {
 	quota_release(&a->charge);
+	quota_release(&a->rest);
 	base_close(a->fd);
 	free(a);
 }
@@ -104,6 +106,22 @@ static void alloc_release(struct session_alloc *a)
 	a->alloc = gpu_alloc_unref(a->alloc); /* alloc_gone() comes */
 }
 
+/* Charges what it is larger than its client said. Return: false: refused. */
+static bool alloc_charge_rest(struct session_alloc *a)
+{
+	uint64_t rest = a->request.size - a->charge.amount;
+	struct session *s = a->session;
+	char text[LIMIT_ERROR_TEXT];
+
+	if (rest && quota_charge(&s->tenant->bytes, rest, &a->rest) != 0) {
+		quota_describe(&s->tenant->bytes, s->tenant->name, rest, text, sizeof(text));
+		session_refuse(s, a->serial, STATUS_QUOTA, "%s", text);
+		return false;
+	}
+	s->gpu_bytes += rest;
+	return true;
+}
+
 static void alloc_opened(struct gpu_request *request)
 {
 	struct session_alloc *a = request->arg;
@@ -120,7 +138,7 @@ static void alloc_opened(struct gpu_request *request)
 		return;
 	}
 	a->alloc = request->alloc;
-	if (closing(s)) {
+	if (closing(s) || !alloc_charge_rest(a)) {
 		alloc_release(a);
 		return;
 	}
@@ -179,7 +197,7 @@ static bool alloc_enter(struct session *s, struct session_alloc *a)
 				     : "the daemon has no memory");
 		return false;
 	}
-	s->gpu_bytes += a->request.size;
+	s->gpu_bytes += a->charge.amount;
 	return true;
 }
 

@@ -77,7 +77,7 @@ struct gpu_request {
 	/* gpu_open(): an allocation */
 	enum gpu_handle handle;
 	uint8_t uuid[GPU_UUID_BYTES];
-	uint64_t size;
+	uint64_t size; /* as the client says; in the answer, what is held */
 	uint64_t buffer_id;
 	int fd; /* borrowed; -1 for IPC */
 	uint8_t ipc[GPU_IPC_BYTES];

@@ -182,7 +182,54 @@ static void alloc_run_close(struct gpu *gpu, struct gpu_task *task)
 	gpu_post_back(gpu, &a->task);
 }
 
-/* The handle is a client's word: whose memory is it really? */
+/*
+ * No call tells how large an allocation is, but mapping does: that many bytes can be mapped, and
+ * not more. One that is larger than its client says would hold more than it is charged for.
+ */
+static bool check_vmm_size(const struct gpu_device *d, const struct gpu_alloc *a,
+			   const CUmemAllocationProp *prop, struct gpu_request *request)
+{
+	const struct cuda_abi *cuda = &d->gpu->cuda;
+	CUdeviceptr at = 0;
+	bool larger = false;
+	size_t unit = 0;
+	uint64_t room;
+	CUresult r;
+
+	r = cuda->MemGetAllocationGranularity(&unit, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	if (r == CUDA_SUCCESS &&
+	    (unit == 0 || a->size % unit != 0 || __builtin_add_overflow(a->size, unit, &room))) {
+		r = CUDA_ERROR_INVALID_VALUE;
+	}
+	if (r == CUDA_SUCCESS) {
+		r = cuda->MemAddressReserve(&at, room, 0, 0, 0);
+	}
+	if (r == CUDA_SUCCESS) {
+		larger = cuda->MemMap(at, room, 0, a->vmm, 0) == CUDA_SUCCESS;
+		if (larger) {
+			cuda->MemUnmap(at, room);
+		} else {
+			r = cuda->MemMap(at, a->size, 0, a->vmm, 0);
+		}
+		if (!larger && r == CUDA_SUCCESS) {
+			cuda->MemUnmap(at, a->size);
+		}
+		cuda->MemAddressFree(at, room);
+	}
+	if (larger || r == CUDA_ERROR_INVALID_VALUE) {
+		gpu_refuse(request, STATUS_INVALID,
+			   "the allocation is not of %" PRIu64 " bytes, as its client says",
+			   a->size);
+		return false;
+	}
+	if (r != CUDA_SUCCESS) {
+		gpu_refuse_cuda(d->gpu, request, "the daemon cannot map the GPU memory", r);
+		return false;
+	}
+	return true;
+}
+
+/* The handle is a client's word: whose memory is it really, and how much? */
 static bool check_vmm(const struct gpu_device *d, const struct gpu_alloc *a,
 		      struct gpu_request *request)
 {
@@ -198,7 +245,7 @@ static bool check_vmm(const struct gpu_device *d, const struct gpu_alloc *a,
 			   "the allocation is not on %s, which its client names", d->uuid_text);
 		return false;
 	}
-	return true;
+	return check_vmm_size(d, a, &prop, request);
 }
 
 static bool open_vmm(struct gpu_device *d, struct gpu_alloc *a, struct gpu_request *request)
@@ -218,9 +265,8 @@ static bool open_vmm(struct gpu_device *d, struct gpu_alloc *a, struct gpu_reque
 	return true;
 }
 
-/* What the driver says of the mapping counts, not what the client says. */
-static bool check_ipc(const struct gpu_device *d, const struct gpu_alloc *a,
-		      struct gpu_request *request)
+/* What the driver says of the mapping counts, not what the client says, and is what it holds. */
+static bool check_ipc(const struct gpu_device *d, struct gpu_alloc *a, struct gpu_request *request)
 {
 	const struct cuda_abi *cuda = &d->gpu->cuda;
 	CUdeviceptr base;
@@ -237,6 +283,8 @@ static bool check_ipc(const struct gpu_device *d, const struct gpu_alloc *a,
 			   size, a->size);
 		return false;
 	}
+	a->size = size;
+	request->size = size;
 	return true;
 }
 

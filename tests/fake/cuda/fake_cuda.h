@@ -14,6 +14,7 @@
  *   FAKE_CUDA_DEVICES=N         devices, 2; their UUIDs differ in the last byte: 0, 1, ...
  *   CUDA_VISIBLE_DEVICES=LIST   ordinals or GPU-/MIG-UUID prefixes, as the driver reads it
  *   FAKE_CUDA_FAIL=NAME=CODE[@SKIP[xCOUNT]],...  calls of NAME (cuMemCreate; no version) fail
+ *   FAKE_CUDA_MAP_PART=1        cuMemMap maps a part of an allocation, too
  *   FAKE_CUDA_COPY_US=N         each copy of a stream takes that long
  *   FAKE_CUDA_HOST_US=N         each MiB to or from the host takes that long
  *   FAKE_CUDA_NO_PEER=1         no GPU can reach another one

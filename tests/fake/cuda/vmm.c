@@ -153,8 +153,11 @@ FAKE_API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 	pthread_mutex_lock(&fake.lock);
 	ok = range_free(ptr, size);
 	pthread_mutex_unlock(&fake.lock);
-	/* As the driver: whole allocations only. */
-	if (!ok || offset != 0 || flags != 0 || size != phys->size) {
+	/* As the driver: whole allocations only; newer ones may map a part. */
+	if (getenv("FAKE_CUDA_MAP_PART") ? size > phys->size : size != phys->size) {
+		ok = false;
+	}
+	if (!ok || offset != 0 || flags != 0) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	range = fake_range_new(FAKE_VMM, ptr, size, phys->device);

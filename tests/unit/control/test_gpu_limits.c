@@ -2,23 +2,28 @@
 /* SPDX-FileCopyrightText: The rocecomm authors */
 
 /*
- * GPU memory: what a client may ask for before it is answered
+ * GPU memory: what a client may ask for before it is answered, and what it is charged
  *
- * There is no driver, so that everything is refused, when the control thread comes to it.
+ * Where there is no driver everything is refused, when the control thread comes to it.
  *
  * Thread: the test's      Owns: the server      Locks: none
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "control/server.h"
+#include "control/session.h"
 #include "gpu/gpu.h"
 #include "proto/base.h"
+#include "proto/cuda_abi.h"
 #include "proto/fdpass.h"
 #include "proto/frame.h"
 #include "proto/gpu.h"
@@ -35,7 +40,7 @@ struct client {
 	struct gpu *gpu;
 	struct frame_decoder decoder;
 	int listen_fd, fd;
-	unsigned int answers[STATUS_INTERNAL + 1]; /* Errors, by status */
+	unsigned int answers[STATUS_INTERNAL + 1]; /* Errors, by status; OK: what was imported */
 	bool stopped;
 };
 
@@ -43,6 +48,7 @@ static void count_answer(struct client *c, const struct frame *frame)
 {
 	Rocecomm__Error *error;
 
+	c->answers[STATUS_OK] += frame->type == MSG_GPU_ALLOC_READY;
 	if (frame->type != MSG_ERROR) {
 		return;
 	}
@@ -99,10 +105,10 @@ static void greet(struct client *c)
 	say(c, MSG_CLIENT_HELLO, 1, &msg, -1);
 }
 
-static void begin(struct client *c)
+static void begin(struct client *c, const char *library)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct gpu_options gpu = {.library = "/nonexistent", .staging = 1 << 20};
+	struct gpu_options gpu = {.library = library, .staging = 1 << 20};
 	socklen_t length = sizeof(address.sun_family);
 	struct server_options o = {0};
 
@@ -177,7 +183,7 @@ Test(gpu_limits, requests_under_way, .timeout = 60)
 	struct client c;
 	int fd = memfd_create("test", MFD_CLOEXEC);
 
-	begin(&c);
+	begin(&c, "/nonexistent");
 	msg.kind = GPU_HANDLE_VMM;
 	msg.device.data = uuid;
 	msg.device.len = sizeof(uuid);
@@ -200,4 +206,102 @@ Test(gpu_limits, requests_under_way, .timeout = 60)
 	cr_assert_eq(c.answers[STATUS_QUOTA], REQUESTS - 64);
 	end(&c);
 	close(fd);
+}
+
+/* ---- what is charged ---------------------------------------------------------------------- */
+
+struct foreign {
+	CUipcMemHandle handle;
+	CUuuid uuid;
+	pid_t pid;
+};
+
+/* A process with 1 MiB of a GPU, and its handle. */
+static void foreign_start(struct foreign *f)
+{
+	int fds[2];
+
+	cr_assert_eq(pipe(fds), 0);
+	f->pid = fork();
+	if (f->pid == 0) {
+		struct cuda_abi cuda;
+		CUdeviceptr p;
+		CUcontext ctx;
+		char text[256];
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (cuda_abi_open(NULL, &cuda, text, sizeof(text)) || cuda.Init(0) ||
+		    cuda.DevicePrimaryCtxRetain(&ctx, 0) || cuda.CtxSetCurrent(ctx) ||
+		    cuda.DeviceGetUuid(&f->uuid, 0) || cuda.MemAlloc(&p, 1 << 20) ||
+		    cuda.IpcGetMemHandle(&f->handle, p) ||
+		    write(fds[1], f, sizeof(*f)) != sizeof(*f)) {
+			_exit(1);
+		}
+		pause();
+		_exit(0);
+	}
+	cr_assert_eq(read(fds[0], f, offsetof(struct foreign, pid)),
+		     (ssize_t)offsetof(struct foreign, pid));
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void wait_answer(struct client *c, enum status status, unsigned int n)
+{
+	for (int i = 0; i < 2000 && c->answers[status] < n; i++) {
+		gpu_dispatch(c->gpu);
+		turn(c);
+		usleep(1000);
+	}
+	cr_assert_eq(c->answers[status], n);
+}
+
+static void settle(struct client *c, const struct quota *bytes, uint64_t due)
+{
+	for (int i = 0; i < 2000 && quota_used(bytes) != due; i++) {
+		gpu_dispatch(c->gpu);
+		turn(c);
+		usleep(1000);
+	}
+	cr_assert_eq(quota_used(bytes), due);
+}
+
+/* Whatever the client says of the size of an allocation, what the daemon holds is charged. */
+Test(gpu_limits, charged_for_what_it_is, .timeout = 60)
+{
+	Rocecomm__GpuAllocRegister msg = ROCECOMM__GPU_ALLOC_REGISTER__INIT;
+	Rocecomm__GpuAllocRelease release = ROCECOMM__GPU_ALLOC_RELEASE__INIT;
+	struct session *s;
+	struct foreign f;
+	struct client c;
+
+	foreign_start(&f);
+	begin(&c, NULL);
+	s = container_of(c.server->sessions.next, struct session, link);
+	msg.kind = GPU_HANDLE_IPC;
+	msg.device.data = (uint8_t *)f.uuid.bytes;
+	msg.device.len = sizeof(f.uuid.bytes);
+	msg.ipc.data = (uint8_t *)f.handle.reserved;
+	msg.ipc.len = sizeof(f.handle.reserved);
+	msg.size = 4096;
+	quota_set_limit(&s->tenant->bytes, (1 << 20) - 1);
+	say(&c, MSG_GPU_ALLOC_REGISTER, 2, &msg, -1);
+	wait_answer(&c, STATUS_QUOTA, 1);
+	settle(&c, &s->tenant->bytes, 0);
+	cr_assert_eq(s->gpu_bytes, 0);
+	quota_set_limit(&s->tenant->bytes, 1 << 20);
+	say(&c, MSG_GPU_ALLOC_REGISTER, 3, &msg, -1);
+	wait_answer(&c, STATUS_OK, 1);
+	cr_assert_eq(quota_used(&s->tenant->bytes), 1 << 20);
+	cr_assert_eq(s->gpu_bytes, 1 << 20);
+	release.alloc = 1;
+	say(&c, MSG_GPU_ALLOC_RELEASE, 4, &release, -1);
+	settle(&c, &s->tenant->bytes, 0);
+	cr_assert_eq(s->gpu_bytes, 0);
+	/* One that the hang-up has to give back. */
+	say(&c, MSG_GPU_ALLOC_REGISTER, 5, &msg, -1);
+	wait_answer(&c, STATUS_OK, 2);
+	end(&c);
+	kill(f.pid, SIGKILL);
+	waitpid(f.pid, NULL, 0);
 }

@@ -288,6 +288,42 @@ Test(gpu, segments_in_a_row)
 	stop(&b);
 }
 
+/* What it holds is what it is charged for: see handle_gpu.c. */
+static void check_vmm_sizes(void)
+{
+	struct gpu_status s;
+	char text[GPU_TEXT];
+	struct gpu_alloc *a;
+	struct bench b;
+
+	start(&b, 64 << 20);
+	for (unsigned int said = 1; said < 4; said++) {
+		a = open_vmm(&b, 0, export(&b, 0, 2 * UNIT), said * UNIT, text);
+		cr_assert_eq(a != NULL, said == 2, "%u: %s", said, text);
+		cr_assert(a || strstr(text, "as its client says"), "%s", text);
+		cr_assert(gpu_get_status(b.gpu, 0, &s));
+		cr_assert_eq(s.alloc_bytes, a ? 2 * UNIT : 0);
+		gpu_alloc_unref(a);
+		while (b.live) {
+			pump(&b);
+		}
+	}
+	cr_assert_null(open_vmm(&b, 0, export(&b, 0, 2 * UNIT), 2 * UNIT - 1, text));
+	cr_assert(strstr(text, "as its client says"), "%s", text);
+	stop(&b);
+}
+
+Test(gpu, vmm_size_is_what_it_is)
+{
+	check_vmm_sizes();
+}
+
+Test(gpu, vmm_size_where_parts_can_be_mapped)
+{
+	setenv("FAKE_CUDA_MAP_PART", "1", 1);
+	check_vmm_sizes();
+}
+
 Test(gpu, staging_is_pinned_when_used_and_given_back)
 {
 	struct bench b;
@@ -356,9 +392,10 @@ Test(gpu, ipc_from_another_process)
 	memcpy(r.ipc, handle.reserved, sizeof(r.ipc));
 	gpu_open(b.gpu, &r);
 	cr_assert_eq(wait_for(&b, &r), STATUS_INVALID, "larger than it is");
-	r.size = 16384;
+	r.size = 100;
 	gpu_open(b.gpu, &r);
 	cr_assert_eq(wait_for(&b, &r), STATUS_OK, "%s", r.text);
+	cr_assert_eq(r.size, 16384, "what is held, not what was said");
 	b.live++;
 	piece.alloc = r.alloc;
 	m = map(&b, &piece, 1, text);
