@@ -8,14 +8,18 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "proto/base.h"
+#include "proto/limits.h"
 #include "tools/simulate/derive.h"
 #include "tools/simulate/fit.h"
 #include "tools/simulate/grid.h"
 #include "tools/simulate/simulate.h"
+
+#define SIZE_LARGEST (UINT64_C(1) << 59)
 
 struct arguments {
 	struct grid grid;
@@ -56,6 +60,9 @@ static int usage(FILE *out, int status)
 		     "  --sizes LIST        buffers in bytes; K, M and G are 2^10, 2^20 and 2^30\n"
 		     "  --full              run every host and every segment\n"
 		     "  --json              one object a line\n"
+		     "  --derive[=FORM]     the selection table; FORM: def, rules\n"
+		     "  --calibrate FILE    fits the model to lines of rocebench --json\n"
+		     "  --lowest            the same by the lowest times, not the medians\n"
 		     "  --models            list the link models and exit\n");
 	return status;
 }
@@ -67,9 +74,14 @@ static int complain(const char *option, const char *what)
 }
 
 /* "8,64K,1G" */
-static int parse_numbers(const char *option, const char *text, uint64_t *list, size_t *n)
+static int parse_numbers(const char *option, const char *text, uint64_t min, uint64_t max,
+			 uint64_t *list, size_t *n)
 {
+	char what[96];
+
 	*n = 0;
+	snprintf(what, sizeof(what),
+		 "a list of numbers from %" PRIu64 " to %" PRIu64 " such as 8,64,1K", min, max);
 	for (;;) {
 		char *end;
 		unsigned int shift = 0;
@@ -81,9 +93,9 @@ static int parse_numbers(const char *option, const char *text, uint64_t *list, s
 			shift = *end == 'K' ? 10 : *end == 'M' ? 20 : 30;
 			end++;
 		}
-		if (end == text || *text == '-' || errno || value == 0 ||
-		    value > UINT64_MAX >> 35 || (*end && *end != ',')) {
-			return complain(option, "a list of positive numbers such as 8,64K,1G");
+		if (end == text || *text < '0' || *text > '9' || errno || value > max >> shift ||
+		    (uint64_t)value << shift < min || (*end && *end != ',')) {
+			return complain(option, what);
 		}
 		if (*n == GRID_MAX) {
 			return complain(option, "too many numbers");
@@ -241,11 +253,11 @@ static int take_option(struct arguments *args, int c)
 	case 'a':
 		return parse_names("algo", optarg, coll_algo_name, COLL_ALGO_COUNT_, &g->algos);
 	case 'n':
-		return parse_numbers("hosts", optarg, g->hosts, &g->nhosts);
+		return parse_numbers("hosts", optarg, 2, LIMIT_COMM_HOSTS, g->hosts, &g->nhosts);
 	case 'r':
-		return parse_numbers("ranks", optarg, g->ranks, &g->nranks);
+		return parse_numbers("ranks", optarg, 1, LIMIT_LOCAL_RANKS, g->ranks, &g->nranks);
 	case 'b':
-		return parse_numbers("sizes", optarg, g->sizes, &g->nsizes);
+		return parse_numbers("sizes", optarg, 1, SIZE_LARGEST, g->sizes, &g->nsizes);
 	case 'f':
 		g->full = true;
 		return 0;

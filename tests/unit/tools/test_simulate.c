@@ -10,6 +10,7 @@
  * Thread: main      Owns: nothing      Locks: none
  */
 #include <criterion/criterion.h>
+#include <criterion/redirect.h>
 #include <ctype.h>
 #include <libgen.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "proto/base.h"
 #include "tools/simulate/predict.h"
 #include "tools/simulate/queue.h"
+#include "tools/simulate/simulate.h"
 #include "transport/wire.h"
 
 #define ALPHA 5.0 /* us */
@@ -369,4 +371,40 @@ Test(simulate, what_cannot_be_is_said)
 	cr_assert_eq(predict(&p, COLL_ALLREDUCE, COLL_ALGO_RING, 2, 1, 8, &ret), 0);
 	cr_assert_str_eq(prediction_how(&ret), "full");
 	predictor_deinit(&p);
+}
+
+/* ---- options ------------------------------------------------------------------------------ */
+
+/* Exit status of `data @words`, a list with spaces; what it prints goes nowhere. */
+static int data_status(const char *words)
+{
+	char text[256], *argv[16] = {(char[]){"data"}};
+	int argc = 1;
+	char *at;
+
+	snprintf(text, sizeof(text), "%s", words);
+	for (char *word = strtok_r(text, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
+		argv[argc++] = word;
+	}
+	return simulate_data(argc, argv);
+}
+
+Test(simulate, numbers_are_in_range)
+{
+	static const char *const refused[] = {
+		"--ranks=4G",	  "--ranks=2G",	 "--ranks=65",
+		"--ranks=0",	  "--hosts=1",	 "--hosts=16385",
+		"--hosts=2,,3",	  "--hosts=-2",	 "--sizes=0",
+		"--sizes= 8",	  "--sizes=8,",	 "--sizes=1T",
+		"--sizes=1024K8", "--sizes=1G,", "--sizes=1152921504606846976",
+	};
+
+	cr_redirect_stdout();
+	cr_redirect_stderr();
+	for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+		cr_assert_eq(data_status(refused[i]), SIMULATE_USAGE, "%s", refused[i]);
+	}
+	/* Bytes without a unit, more than a GiB of them. */
+	cr_assert_eq(data_status("--hosts=2 --ranks=1 --coll=allreduce --sizes=2000000000"),
+		     SIMULATE_OK);
 }
