@@ -9,11 +9,14 @@
  *
  * Thread: main      Owns: nothing      Locks: none
  */
+#include <getopt.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "job/roster.h"
 #include "proto/base.h"
 #include "tools/simulate/control.h"
+#include "tools/simulate/simulate.h"
 
 #define RANKS 8
 #define DAEMON_MAX 200e6
@@ -53,10 +56,44 @@ static void check_growth(const struct control_result *a, const struct control_re
 	check(b->most_links <= ROSTER_NEAR_MAX, hosts, "a host has too many links");
 }
 
+/* Lines that `control @words` prints, each an object, and its exit status. */
+static void check_command(const char *words, int status, unsigned int lines)
+{
+	char text[256], *argv[16] = {(char[]){"control"}}, *at;
+	int argc = 1, c, now;
+	unsigned int n = 0;
+	FILE *keep = stdout;
+	FILE *out = tmpfile();
+
+	snprintf(text, sizeof(text), "%s", words);
+	for (char *word = strtok_r(text, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
+		argv[argc++] = word;
+	}
+	if (!out) {
+		check(false, 0, "no temporary file");
+		return;
+	}
+	optind = 0;
+	stdout = out;
+	now = simulate_control(argc, argv);
+	stdout = keep;
+	rewind(out);
+	while ((c = fgetc(out)) != EOF) {
+		n += c == '\n';
+	}
+	fclose(out);
+	printf("  control %s: %d, %u lines\n", words, now, n);
+	check(now == status && n == lines, 0, words);
+}
+
 int main(void)
 {
 	struct control_result small, large, again;
 
+	check_command("--json --hosts 2,3 --ranks 1", SIMULATE_OK, 2);
+	check_command("--json --hosts 2 --ranks 2.5", SIMULATE_USAGE, 0);
+	/* Who is never ready has no time, least of all 0. */
+	check_command("--json --hosts 2,40 --ranks 1 --handshake-us 1000000", SIMULATE_FAILED, 1);
 	start(2, 0, 0.005);
 	start(64, 0, 0.1);
 	small = start(600, 0, 0.3);

@@ -85,6 +85,17 @@ static int parse_number(const char *text, double least, double most, double *ret
 	return 0;
 }
 
+static int parse_whole(const char *text, uint32_t most, uint32_t *ret)
+{
+	double value = 0;
+
+	if (parse_number(text, 1, most, &value) < 0 || value != (uint32_t)value) {
+		return -EINVAL;
+	}
+	*ret = (uint32_t)value;
+	return 0;
+}
+
 static int parse(struct arguments *a, int argc, char **argv)
 {
 	struct option options[ARRAY_SIZE(keys) + 7] = {
@@ -92,7 +103,6 @@ static int parse(struct arguments *a, int argc, char **argv)
 		{"skew-ms", required_argument, NULL, 's'}, {"fanout", required_argument, NULL, 'f'},
 		{"json", no_argument, NULL, 'j'},	   {"help", no_argument, NULL, 'h'},
 	};
-	double value = 0;
 	int c, r = 0;
 
 	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -107,11 +117,9 @@ static int parse(struct arguments *a, int argc, char **argv)
 		} else if (c == 'H') {
 			r = parse_hosts(optarg, a);
 		} else if (c == 'r') {
-			r = parse_number(optarg, 1, LIMIT_LOCAL_RANKS, &value);
-			a->ranks = (uint32_t)value;
+			r = parse_whole(optarg, LIMIT_LOCAL_RANKS, &a->ranks);
 		} else if (c == 'f') {
-			r = parse_number(optarg, 1, 64, &value);
-			a->fanout = (uint32_t)value;
+			r = parse_whole(optarg, 64, &a->fanout);
 		} else if (c == 's') {
 			r = parse_number(optarg, 0, 1e5, &a->skew_ms);
 		} else if (c >= 1000) {
@@ -197,6 +205,7 @@ int simulate_control(int argc, char **argv)
 			fprintf(stderr, "rocecomm-simulate control: %u hosts: %s\n", a.hosts[i],
 				r == -EIO ? result.error : "no memory");
 			status = SIMULATE_FAILED;
+			continue; /* there is no time to print */
 		}
 		if (a.json) {
 			print_json(a.hosts[i], &a, &result);
