@@ -74,6 +74,12 @@ examples
 """
 
 
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
+    return int(text)
+
+
 def arguments():
     parser = argparse.ArgumentParser(
         prog="tools/bench", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -89,7 +95,7 @@ def arguments():
     parser.add_argument("--systems", metavar="NAME,...", default=",".join(SYSTEMS),
                         help="of " + ", ".join(SYSTEMS))
     parser.add_argument("--no-peers", action="store_true", help="rocecomm alone")
-    parser.add_argument("--rounds", type=int, metavar="N", help="default 5")
+    parser.add_argument("--rounds", type=positive, metavar="N", help="default 5")
     parser.add_argument("--congestion", choices=("both", "system", OURS),
                         help="congestion control of everything; default both")
     parser.add_argument("--cpus", choices=("own", "shared"), default="own",

@@ -33,10 +33,10 @@ def best(figures, congestion, system, row, variant=None):
 
 
 def time_text(us):
-    for limit, unit, scale in ((1e3, "us", 1), (1e6, "ms", 1e3)):
-        if us < limit:
+    for unit, scale in (("us", 1), ("ms", 1e3)):
+        if us / scale < 999.5:  # what is more has four digits
             return f"{us / scale:.3g} {unit}"
-    return f"{us / 1e6:.3g} s"
+    return f"{us / 1e6:.3g} s" if us < 999.5e6 else f"{us / 1e6:.0f} s"
 
 
 def ratio_text(ratio):
@@ -65,10 +65,8 @@ def verdict(row, time, others):
     if time is None:
         return "no figure"
     floor, aim = (reached(row, goals, time, others) for goals in (row.floor, row.aim))
-    if aim and floor is not False:
-        return "aim"
     if floor:
-        return "floor"
+        return "aim" if aim else "floor"
     return "no" if floor is False else "cannot tell"
 
 

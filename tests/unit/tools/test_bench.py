@@ -140,9 +140,18 @@ class Table(unittest.TestCase):
             self.assertEqual(report.verdict(row, 10, {"openmpi": mpi, "gloo": gloo}), said)
         self.assertEqual(report.verdict(row, None, {}), "no figure")
 
+    def test_an_aim_is_not_met_while_the_floor_is_unknown(self):
+        """8 bytes: the aim names Open MPI, the floor Gloo as well."""
+        row = rows.choose(["allreduce-8@2x1"])[0]
+        for mpi, gloo, said in ((12, 250, "aim"), (12, None, "cannot tell"), (12, 150, "no"),
+                                (9, 250, "floor"), (None, 250, "cannot tell")):
+            self.assertEqual(report.verdict(row, 10, {"openmpi": mpi, "gloo": gloo}), said)
+
     def test_units(self):
         self.assertEqual([report.time_text(t) for t in (1.234, 999, 1000, 85900, 2.5e6)],
                          ["1.23 us", "999 us", "1 ms", "85.9 ms", "2.5 s"])
+        self.assertEqual([report.time_text(t) for t in (999.4, 999.6, 999499, 999600, 1234e6)],
+                         ["999 us", "1 ms", "999 ms", "1 s", "1234 s"])
 
 
 class Plot(unittest.TestCase):
@@ -194,7 +203,8 @@ class Command(unittest.TestCase):
         self.assertEqual(self.bench("--help").returncode, 0)
         self.assertIn("comm@2x4", self.bench("--list").stdout.split())
         for words in ((), ("--compare", "--systems=nccl"), ("--compare", "--only=nothing"),
-                      ("--compare", "--set=streams=2")):
+                      ("--compare", "--set=streams=2"), ("--compare", "--rounds=-1"),
+                      ("--compare", "--rounds=0"), ("--compare", "--rounds=x")):
             self.assertEqual(self.bench(*words).returncode, 2, words)
 
 
