@@ -236,6 +236,9 @@ int engine_rdma_start(struct engine *e, const struct engine_rdma_options *option
 	e->rdma = options->list;
 	e->frame_max = verbs_control_max(v);
 	e->tickets = verbs_tickets(v);
+	if (!options->clock) {
+		verbs_set_clock(v, &e->progress->clock);
+	}
 	h->object = v;
 	h->value = options->only;
 	hand_go(h);

@@ -35,14 +35,17 @@
  * Turns in vain before the CPU is given away, while an operation is under way: a peer's message is
  * often there by then, and every process on the CPU has its turn before we look again.
  */
-#define LOOKS 3
+#define LOOKS 3 /* on one CPU: 1, for nobody works meanwhile */
+/* So often have rails brought something and sockets nothing when these are looked at less often. */
+#define SILENT 16
+#define SILENT_TURNS 8
 #define RUNS_PER_LOOP 8
 #define CHECK_INTERVAL (100 * CLOCK_NS_PER_MS)
 #define SLEEP_MS 200 /* while operations are in flight, so that time-outs are seen */
 
 static int epoll_watch(int epoll, int fd, uint32_t events)
 {
-	struct epoll_event ev = {.events = events};
+	struct epoll_event ev = {.events = events, .data.fd = fd};
 
 	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) < 0 ? err_origin(-errno) : 0;
 }
@@ -59,6 +62,13 @@ static int make_workers(struct progress *p)
 	};
 
 	return o.threads ? workers_new(&o, &p->workers) : 0;
+}
+
+static uint64_t turn_began(void *arg)
+{
+	const struct progress *p = arg;
+
+	return p->now;
 }
 
 int progress_new(const struct engine_options *options, struct mailbox *outbox,
@@ -79,6 +89,8 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 	p->options = *options;
 	p->outbox = outbox;
 	p->far_bytes = farcopy_threshold();
+	p->looks = thread_cpus() > 1 ? LOOKS : 1;
+	p->clock = (struct clock_source){turn_began, p};
 	p->inbox.fd = -1;
 	for (size_t i = 0; i < sizeof(t.congestion); i++) {
 		t.congestion[i] = options->congestion[i];
@@ -248,22 +260,39 @@ static void disarm(struct progress *p)
 	}
 }
 
-static void sleep_until_event(struct progress *p)
+/* Return: whether the mailbox rang, or may have. */
+static bool wait_for_event(struct progress *p)
 {
 	struct epoll_event events[16];
+	bool rang = false;
+	int n;
 
-	if (arm(p)) {
-		if (list_empty(&p->gated)) {
-			epoll_wait(p->epoll, events, ARRAY_SIZE(events), p->busy ? SLEEP_MS : -1);
-		} else {
-			gate_wait(p, events, ARRAY_SIZE(events));
-		}
-		counter_add(&p->view.syscalls, 1);
-		counter_add(&p->view.wakeups, 1);
-	}
-	disarm(p);
-	mailbox_clear(&p->inbox);
 	counter_add(&p->view.syscalls, 1);
+	counter_add(&p->view.wakeups, 1);
+	if (!list_empty(&p->gated)) {
+		p->skipped = SILENT_TURNS;
+		gate_wait(p, events, ARRAY_SIZE(events));
+		return true;
+	}
+	n = epoll_wait(p->epoll, events, ARRAY_SIZE(events), p->busy ? SLEEP_MS : -1);
+	for (int i = 0; i < n; i++) {
+		rang = rang || events[i].data.fd == p->inbox.fd;
+		if (events[i].data.fd == transport_fd(p->transport)) {
+			p->skipped = SILENT_TURNS;
+		}
+	}
+	return rang || n < 0;
+}
+
+static void sleep_until_event(struct progress *p)
+{
+	bool rang = arm(p) ? wait_for_event(p) : true;
+
+	disarm(p);
+	if (rang) {
+		mailbox_clear(&p->inbox);
+		counter_add(&p->view.syscalls, 1);
+	}
 }
 
 /* Does a slice that no worker has taken yet. */
@@ -300,6 +329,27 @@ static int poll_verbs(struct progress *p)
 
 			p->notes_due |= r && relay_tell(r);
 		}
+	}
+	return n;
+}
+
+/*
+ * Where rails carry everything sockets are silent, and each look is a system call a connection. One
+ * in SILENT_TURNS turns is enough then; asleep the thread hears of them at once.
+ */
+static int poll_sockets(struct progress *p, int rails)
+{
+	int n;
+
+	if (p->silent >= SILENT && ++p->skipped < SILENT_TURNS) {
+		return 0;
+	}
+	n = transport_poll(p->transport);
+	p->skipped = 0;
+	if (n > 0) {
+		p->silent = 0;
+	} else if (rails > 0 && p->silent < SILENT) {
+		p->silent++;
 	}
 	return n;
 }
@@ -345,7 +395,7 @@ static void count_transport(struct progress *p)
 
 static int turn(struct progress *p)
 {
-	int n = 0;
+	int n = 0, rails = 0;
 
 	p->now = clock_monotonic();
 	look_at_rings(p);
@@ -364,9 +414,9 @@ static int turn(struct progress *p)
 	flush_verbs(p);
 	flush(p);
 	if (p->verbs) {
-		n += poll_verbs(p);
+		rails = poll_verbs(p);
 	}
-	n += transport_poll(p->transport);
+	n += rails + poll_sockets(p, rails);
 	n += rescan(p);
 	n += run_steps(p);
 	if (p->busy) {
@@ -402,7 +452,7 @@ static void progress_main(void *arg)
 			looks = 0;
 			continue;
 		}
-		if (p->busy > 0 && ++looks < LOOKS) {
+		if (p->busy > 0 && ++looks < p->looks) {
 			continue;
 		}
 		looks = 0;

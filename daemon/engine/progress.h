@@ -22,6 +22,7 @@
 #include "telemetry/counters.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
+#include "util/clock.h"
 #include "util/list.h"
 #include "util/thread.h"
 
@@ -56,6 +57,11 @@ struct progress {
 	struct engine_comm *buckets[PROGRESS_BUCKETS];
 
 	uint64_t now; /* ns, refreshed once a loop */
+	struct clock_source
+		clock;	      /* that, for the verbs backend: reading it may be a system call */
+	unsigned int looks;   /* in vain, before the CPU is given away */
+	unsigned int silent;  /* turns in which rails brought something, and sockets nothing */
+	unsigned int skipped; /* turns without a look at sockets */
 	uint64_t next_check;
 	uint64_t far_bytes; /* farcopy_threshold() */
 	uint32_t busy;	    /* operations posted and not finished, over all communicators */

@@ -5,8 +5,8 @@
  * Verbs backend: contexts, polling and sleeping
  *
  * Sleeping: completion queues are armed, then looked at once more; what is found then is kept for
- * the next verbs_poll(), and verbs_arm() says so. A poll after a sleep takes the event
- * of each armed queue off its channel with one read, whether or not it was the one that woke us.
+ * the next verbs_poll(), and verbs_arm() says so. The event of an armed queue is taken off its
+ * channel before the next sleep, with one read, for what woke us waits for an answer.
  *
  * Thread: the progress thread that owns the context      Owns: see verbs.h      Locks: none
  */
@@ -159,6 +159,11 @@ struct verbs *verbs_free(struct verbs *v)
 	return NULL;
 }
 
+void verbs_set_clock(struct verbs *v, const struct clock_source *clock)
+{
+	v->clock = clock;
+}
+
 void verbs_enter(struct verbs *v)
 {
 	if (v->depth++ == 0) {
@@ -246,6 +251,7 @@ static int poll_cq(struct verbs *v, struct verbs_cq *cq)
 			break;
 		}
 	}
+	cq->found = cq->found || total > 0;
 	return total;
 }
 
@@ -264,15 +270,8 @@ static int poll_devices(struct verbs *v)
 	int total = 0;
 
 	for (uint32_t i = 0; i < v->ndevs; i++) {
-		struct verbs_dev *dev = &v->devs[i];
-		bool armed = false;
-
-		for (struct verbs_cq *cq = dev->cqs; cq; cq = cq->next) {
+		for (struct verbs_cq *cq = v->devs[i].cqs; cq; cq = cq->next) {
 			total += poll_cq(v, cq);
-			armed = armed || cq->armed;
-		}
-		if (armed) {
-			take_event(v, dev);
 		}
 	}
 	v->stats.completions += (uint64_t)total;
@@ -330,6 +329,16 @@ int verbs_fd(const struct verbs *v)
 	return v->epoll;
 }
 
+/* Takes what came since the last time; each armed queue has at most one. */
+static void take_events(struct verbs *v, struct verbs_dev *dev)
+{
+	for (struct verbs_cq *cq = dev->cqs; cq; cq = cq->next) {
+		if (cq->armed && cq->found) {
+			take_event(v, dev);
+		}
+	}
+}
+
 /* Return: false when there is work already. */
 static bool arm_cq(struct verbs *v, struct verbs_cq *cq)
 {
@@ -342,10 +351,12 @@ static bool arm_cq(struct verbs *v, struct verbs_cq *cq)
 		return false;
 	}
 	cq->armed = true;
+	cq->found = false;
 	v->stats.notifies++;
 	n = cq->dev->api->poll_cq(cq->cq, VERBS_POLL, cq->stash);
 	v->stats.polls++;
 	cq->nstash = (uint32_t)MAX(n, 0);
+	cq->found = cq->nstash > 0;
 	return cq->nstash == 0;
 }
 
@@ -375,6 +386,7 @@ bool verbs_arm(struct verbs *v)
 	verbs_flush(v);
 	idle = list_empty(&v->failed);
 	for (uint32_t i = 0; i < v->ndevs && idle; i++) {
+		take_events(v, &v->devs[i]);
 		for (struct verbs_cq *cq = v->devs[i].cqs; cq && idle; cq = cq->next) {
 			idle = arm_cq(v, cq);
 		}

@@ -60,8 +60,9 @@ struct verbs_cq {
 	struct ibv_cq *cq;
 	struct verbs_dev *dev;
 	uint32_t size, reserved; /* entries */
-	bool armed;
-	uint32_t nstash; /* taken while arming */
+	bool armed;		 /* one event is to come, or is on the channel */
+	bool found;		 /* something completed since then */
+	uint32_t nstash;	 /* taken while arming */
 	struct ibv_wc stash[VERBS_POLL];
 	struct verbs_cq *next;
 };
