@@ -70,6 +70,7 @@ static void take_back(struct rails_watch *w)
 	struct rdma_device *d = w->rails->list->devices[w - w->rails->watches];
 
 	watch_stop(w);
+	w->refused = false; /* should it come again */
 	if (w->adding || w->removing) {
 		return; /* on_added() comes here again */
 	}

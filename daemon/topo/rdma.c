@@ -281,17 +281,46 @@ static void open_device(struct rdma_device *d, struct ibv_device *device)
 	}
 }
 
+/* One of this name that has gone, and that nothing is in use of any more. */
+static struct rdma_device *find_closed(struct rdma *list, const char *name)
+{
+	for (uint32_t i = 0; i < list->count; i++) {
+		struct rdma_device *d = list->devices[i];
+
+		if (d->gone && !d->context && strcmp(d->name, name) == 0) {
+			return d;
+		}
+	}
+	return NULL;
+}
+
+static struct rdma_device *new_device(struct rdma *list, const char *name)
+{
+	struct rdma_device *d = list->count < RDMA_DEVICES_MAX ? calloc(1, sizeof(*d)) : NULL;
+
+	if (d) {
+		d->api = list->api;
+		d->index = list->count;
+		snprintf(d->name, sizeof(d->name), "%s", name);
+		list->devices[list->count++] = d;
+	}
+	return d;
+}
+
+/* One that came again takes its old place: there are not many, and a NIC may be reset often. */
 static int add_device(struct rdma *list, struct ibv_device *device,
 		      const struct rdma_options *options)
 {
-	struct rdma_device *d = calloc(1, sizeof(*d));
+	struct rdma_device *d = find_closed(list, device->name);
 
 	if (!d) {
-		return err_origin(-ENOMEM);
+		d = new_device(list, device->name);
 	}
-	d->api = list->api;
-	d->index = list->count;
-	snprintf(d->name, sizeof(d->name), "%s", device->name);
+	if (!d) {
+		return list->count < RDMA_DEVICES_MAX ? err_origin(-ENOMEM) : 0;
+	}
+	d->gone = false;
+	d->reason[0] = '\0';
 	read_place(d, device);
 	open_device(d, device);
 	d->nports = d->context ? MIN(d->attr.phys_port_cnt, RDMA_PORTS_MAX) : 0;
@@ -299,7 +328,6 @@ static int add_device(struct rdma *list, struct ibv_device *device,
 		d->ports[i].device = d;
 		d->ports[i].number = (uint8_t)(i + 1);
 	}
-	list->devices[list->count++] = d;
 	return err_trace(rdma_device_update(d, options));
 }
 
@@ -347,7 +375,7 @@ int rdma_refresh(struct rdma *list, const struct rdma_options *options)
 	for (uint32_t i = 0; r == 0 && i < list->count; i++) {
 		r = rdma_device_update(list->devices[i], options);
 	}
-	for (int i = 0; r == 0 && i < n && list->count < RDMA_DEVICES_MAX; i++) {
+	for (int i = 0; r == 0 && i < n; i++) {
 		if (!find_device(list, found[i]->name)) {
 			r = add_device(list, found[i], options);
 		}

@@ -6,7 +6,8 @@
  *
  * All devices are in the list, also those that cannot be used; these have a reason, for
  * `rocectl paths` and for the error that says why RDMA is out. A device keeps its index as long as
- * the list lives, also after it was removed: registrations are kept by that index.
+ * the list lives, also after it was removed: registrations are kept by that index. One of the same
+ * name that comes after it was closed takes its place.
  *
  * A GID is never taken by its index: it is found by type (RoCE v2) and by the address of this host
  * that reaches the peer. Indexes differ between hosts and change when addresses do.

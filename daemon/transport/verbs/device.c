@@ -78,6 +78,23 @@ int verbs_cq_reserve(struct verbs_dev *dev, uint32_t entries, struct verbs_cq **
 	return 0;
 }
 
+/* Rails of a port (0: of all) are tried again at once. */
+static void hurry(struct verbs *v, const struct verbs_dev *dev, uint8_t port)
+{
+	list_for_each (l, &v->peers) {
+		struct verbs_peer *peer = container_of(l, struct verbs_peer, link);
+
+		for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
+			struct verbs_rail *rail = peer->rails[i];
+
+			if (rail && rail->dev == dev && (!port || rail->port == port)) {
+				rail->reopen_at = v->now;
+				verbs_peer_dirty(peer);
+			}
+		}
+	}
+}
+
 /**
  * verbs_device_add() - get ready for rails on a device
  * @v:    borrowed
@@ -119,10 +136,14 @@ int verbs_device_add(struct verbs *v, struct rdma_device *d, char *why, size_t s
 		rdma_mem_drop_device(v->buffers, d);
 		return r;
 	}
-	/* Rails that it was lost with are opened again. */
 	dev->device = d;
 	dev->api = d->api;
-	dev->lost = false;
+	if (dev->lost) {
+		dev->lost = false;
+		verbs_enter(v);
+		hurry(v, dev, 0);
+		verbs_leave(v);
+	}
 	v->ndevs = MAX(v->ndevs, d->index + 1);
 	return 0;
 }
@@ -189,22 +210,6 @@ void verbs_device_lost(struct verbs *v, struct rdma_device *d, const char *text)
 	verbs_leave(v);
 }
 
-static void port_up(struct verbs *v, const struct verbs_dev *dev, uint8_t port)
-{
-	list_for_each (l, &v->peers) {
-		struct verbs_peer *peer = container_of(l, struct verbs_peer, link);
-
-		for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
-			struct verbs_rail *rail = peer->rails[i];
-
-			if (rail && rail->dev == dev && rail->port == port) {
-				rail->reopen_at = v->now;
-				verbs_peer_dirty(peer);
-			}
-		}
-	}
-}
-
 static void qp_event(struct verbs *v, const struct verbs_dev *dev, uint32_t qpn, const char *text)
 {
 	for (uint32_t i = 0; i < VERBS_QP_TABLE; i++) {
@@ -242,7 +247,7 @@ void verbs_device_event(struct verbs *v, struct rdma_device *d, const struct rdm
 		break;
 	case RDMA_EVENT_PORT_UP:
 	case RDMA_EVENT_GIDS:
-		port_up(v, dev, event->port);
+		hurry(v, dev, event->port);
 		break;
 	case RDMA_EVENT_QP:
 		qp_event(v, dev, event->qpn, event->text);

@@ -230,6 +230,38 @@ Test(rdma, devices_come_and_go)
 	fake_verbs_free(net);
 }
 
+/* A NIC that is reset again and again keeps its place, and the others keep theirs. */
+Test(rdma, device_comes_again)
+{
+	struct fake_net *net = fake_verbs_new(1);
+	struct fake_device *a = fake_verbs_device(net, 0, "a", 0);
+	struct rdma *list;
+
+	fake_verbs_device(net, 0, "b", 1);
+	list = look(net, 0);
+	for (int i = 0; i < 3 * RDMA_DEVICES_MAX; i++) {
+		a->present = false;
+		cr_assert_eq(rdma_refresh(list, &all), 0);
+		cr_assert(list->devices[0]->gone);
+		rdma_device_close(list->devices[0]);
+		a->present = true;
+		cr_assert_eq(rdma_refresh(list, &all), 0);
+		cr_assert(list->count == 2 && !list->devices[0]->gone && list->devices[0]->context);
+		cr_assert(list->devices[0]->ports[0].usable && !list->devices[0]->reason[0]);
+	}
+	/* As long as somebody has the old one open it takes another. */
+	for (int i = 2; i < RDMA_DEVICES_MAX + 5; i++) {
+		a->present = false;
+		cr_assert_eq(rdma_refresh(list, &all), 0);
+		a->present = true;
+		cr_assert_eq(rdma_refresh(list, &all), 0);
+		cr_assert_eq(list->count, MIN(i + 1, RDMA_DEVICES_MAX));
+	}
+	cr_assert_eq(list->devices[1]->gone, false);
+	rdma_free(list);
+	fake_verbs_free(net);
+}
+
 /* ---- pairs ------------------------------------------------------------------------------- */
 
 static int route_subnet(void *arg, uint32_t ifindex, const union ibv_gid *from,
