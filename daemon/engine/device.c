@@ -23,6 +23,9 @@
 	2 /* as long as there is room: one copies while the other is on the wire \
 	   */
 
+/* Of a run on each GPU: copies from GPU to GPU go through it where they stay on theirs. */
+#define DEVICE_LEAST (64u << 10)
+
 enum { SIDE_IN = 0, SIDE_OUT = 1 };
 
 /* ---- storage ------------------------------------------------------------------------------ */
@@ -113,7 +116,7 @@ static uint64_t side_extent(const struct op_ctx *ctx, uint32_t local, uint32_t s
 static uint8_t *side_place(const struct op_ctx *ctx, const struct op_run *run,
 			   const struct device_side *s)
 {
-	const struct device_group *g = &ctx->device->groups[s->group];
+	const struct device_group *g = &ctx->device->groups[s->place];
 
 	return g->base + (uint64_t)(run - ctx->runs) * g->run_size + s->off;
 }
@@ -153,6 +156,7 @@ static void block_copy(const struct op_run *run, uint32_t local, uint32_t side, 
 		off = 0;
 	}
 	ret->size = n * ctx->esize;
+	ret->stage = s->place != s->group ? ctx->device->groups[s->place].gpu : NULL;
 	ret->device = (uint64_t)(uintptr_t)(side == SIDE_IN ? post->in : post->out) +
 		      (at + start) * ctx->esize;
 	ret->host = side_place(ctx, run, s) + off * ctx->esize +
@@ -199,11 +203,26 @@ static uint32_t group_of(struct device_op *d, struct gpu_device *gpu)
 	return d->ngroups++;
 }
 
+/* An earlier rank's place for the same result, near this one's GPU; NULL: none. */
+static const struct device_side *shared_place(const struct op_ctx *ctx, const struct device_op *d,
+					      uint32_t local, const struct gpu_device *gpu)
+{
+	for (uint32_t l = 0; ctx->entry->shared_out && l < local; l++) {
+		const struct device_side *s = &d->sides[2 * l + SIDE_OUT];
+
+		if (s->staged && gpu_device_node(d->groups[s->place].gpu) == gpu_device_node(gpu)) {
+			return s;
+		}
+	}
+	return NULL;
+}
+
 /* Enters one buffer. */
 static void side_add(const struct op_ctx *ctx, struct device_op *d, uint32_t local, uint32_t side)
 {
 	const struct engine_region *region = post_region(&ctx->op->posts[local], side);
 	struct device_side *s = &d->sides[2 * local + side];
+	const struct device_side *shared = NULL;
 	struct device_group *g;
 	uint64_t size;
 
@@ -215,11 +234,20 @@ static void side_add(const struct op_ctx *ctx, struct device_op *d, uint32_t loc
 	s->nblocks = vargs_blocked(ctx->op->sig.kind, side_space(side)) ? ctx->comm->nranks : 1;
 	s->group = group_of(d, region->gpu);
 	g = &d->groups[s->group];
+	g->npieces[side] += s->nblocks;
+	if (side == SIDE_OUT) {
+		shared = shared_place(ctx, d, local, region->gpu);
+	}
+	if (shared) {
+		s->place = shared->place;
+		s->off = shared->off;
+		return;
+	}
+	s->place = s->group;
 	s->off = g->run_size;
 	size = ctx->seg == UINT64_MAX ? side_extent(ctx, local, side, s->nblocks)
 				      : s->nblocks * d->stride;
 	g->run_size += ALIGN_UP(size, 64);
-	g->npieces[side] += s->nblocks;
 }
 
 /* Return: false: not so much is free; nothing is taken then. */
@@ -265,6 +293,9 @@ int device_admit(struct op_ctx *ctx, const char **ret_reason)
 	for (uint32_t l = 0; l < c->nlocal; l++) {
 		side_add(ctx, d, l, SIDE_IN);
 		side_add(ctx, d, l, SIDE_OUT);
+	}
+	for (uint32_t i = 0; i < d->ngroups; i++) {
+		d->groups[i].run_size = MAX(d->groups[i].run_size, DEVICE_LEAST);
 	}
 	if (d->ngroups == 0) {
 		return 0;

@@ -13,8 +13,12 @@
  * What goes in and what comes out have places of their own, so that in place or not is all the same
  * here. Until its input is there a run has nowhere to put what arrives, hence grants wait for that.
  *
- * Messages of a plan that is not cut into segments (all-to-all, gather, scatter), and sends and
- * receives, are staged as a whole.
+ * Where all ranks get the same result (allreduce, all-gather, broadcast) and the plan admits it,
+ * those whose GPUs are near each other share one place for it, which all these GPUs read: a CPU
+ * writes it once, not once a rank.
+ *
+ * Messages of a plan that is not cut into segments (gather, scatter), and sends and receives, are
+ * staged as a whole.
  *
  * Staging memory is bounded (enum gpu_staging_use). An operation takes what it can have of it, for
  * one run at least, or waits until others are over. A send takes it when its receiver is ready, so
@@ -59,9 +63,10 @@ struct device_job {
 /* A rank's send or receive buffer. */
 struct device_side {
 	bool staged;
-	uint32_t group;
+	uint32_t group; /* whose copy engines move it */
+	uint32_t place; /* the group in whose staging memory it is */
 	uint32_t nblocks;
-	uint64_t off; /* in a run's part of the group's staging memory */
+	uint64_t off; /* in a run's part of that */
 };
 
 /* What an operation has on one GPU. */

@@ -140,6 +140,8 @@ struct plan_entry {
 	void *storage;	 /* one allocation for all of it */
 	uint8_t *gate;	 /* [nsteps] enum step_gate */
 	uint32_t ngates; /* steps with GATE_GRANT */
+	/* All local ranks get the same, and their OUTs may be one place; for buffers on GPUs. */
+	bool shared_out;
 };
 
 /* Control thread. */

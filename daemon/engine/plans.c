@@ -117,6 +117,77 @@ static void find_gates(struct plan_entry *e)
 	}
 }
 
+static bool is_out(const struct plan_ref *ref)
+{
+	return ref->space == PLAN_OUT;
+}
+
+/* Places of a piece in OUT; *ret_first: of the rank @first among them. -1: of several blocks. */
+static int count_outs(const struct plan *plan, const struct plan_piece *piece, uint32_t first,
+		      bool *ret_first)
+{
+	const struct plan_ref *to = &plan->refs[piece->first_ref + piece->nsrc];
+	const struct plan_ref *out = NULL;
+	int n = 0;
+
+	*ret_first = false;
+	for (uint32_t i = 0; i < piece->ndst; i++) {
+		if (!is_out(&to[i])) {
+			continue;
+		}
+		if (out && to[i].block != out->block) {
+			return -1;
+		}
+		out = &to[i];
+		*ret_first |= out->lrank == first;
+		n++;
+	}
+	return n;
+}
+
+/*
+ * May the OUTs of all local ranks be one place? When each access to one of them is an access to
+ * that of the first one, too: what the plan waits for before it overwrites that is then enough.
+ */
+static bool shares_out(const struct plan *plan)
+{
+	uint32_t first = UINT32_MAX;
+	int most = 0;
+
+	if (plan->kind != COLL_ALLREDUCE && plan->kind != COLL_ALLGATHER &&
+	    plan->kind != COLL_ALLGATHERV && plan->kind != COLL_BROADCAST) {
+		return false;
+	}
+	for (uint32_t i = 0; i < plan->npieces; i++) {
+		const struct plan_piece *piece = &plan->pieces[i];
+		const struct plan_ref *to = &plan->refs[piece->first_ref + piece->nsrc];
+		int outs = 0;
+
+		for (uint32_t k = 0; k < piece->ndst; k++) {
+			first = is_out(&to[k]) ? MIN(first, to[k].lrank) : first;
+			outs += is_out(&to[k]);
+		}
+		most = MAX(most, outs);
+	}
+	for (uint32_t i = 0; i < plan->npieces; i++) {
+		const struct plan_piece *piece = &plan->pieces[i];
+		bool has_first;
+		int n = count_outs(plan, piece, first, &has_first);
+
+		if (n < 0 || (n > 0 && !has_first) || (n > 1 && n < most)) {
+			return false;
+		}
+		for (uint32_t k = 0; k < piece->nsrc; k++) {
+			const struct plan_ref *from = &plan->refs[piece->first_ref + k];
+
+			if (is_out(from) && from->lrank != first) {
+				return false;
+			}
+		}
+	}
+	return true;
+}
+
 static size_t storage_size(const struct plan_entry *e)
 {
 	const struct plan *plan = e->plan;
@@ -159,6 +230,7 @@ int plan_entry_new(const struct coll_layout *layout, uint32_t host, uint8_t kind
 	}
 	carve(e);
 	find_gates(e);
+	e->shared_out = want & OP_WANT_DEVICE && shares_out(e->plan);
 	*ret = e;
 	return 0;
 }

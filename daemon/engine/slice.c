@@ -46,6 +46,7 @@ void slice_combine(const struct op_run *run, const struct plan_piece *piece, uin
 	};
 	uint64_t bytes = n * ctx->esize;
 	uint64_t off = skip * ctx->esize;
+	uint8_t *last = NULL;
 
 	for (uint32_t i = 0; i < piece->nsrc; i++) {
 		src[i].ptr = refs[i].space == PLAN_WIRE
@@ -73,10 +74,12 @@ void slice_combine(const struct op_run *run, const struct plan_piece *piece, uin
 	for (uint32_t i = 1; i < piece->ndst; i++) {
 		uint8_t *dst = op_ref(ctx, run, &refs[piece->nsrc + i], first, lo) + off;
 
-		if (dst != args.dst) {
+		/* Ranks whose buffers are on GPUs may have one place, neighbours mostly. */
+		if (dst != args.dst && dst != last) {
 			copy_result(ctx, dst, args.dst, bytes);
 			moved->local += bytes;
 		}
+		last = dst;
 	}
 }
 
@@ -87,14 +90,20 @@ void slice_spread(const struct op_run *run, const struct plan_piece *piece, uint
 	const struct op_ctx *ctx = run->ctx;
 	const struct plan_ref *refs = &ctx->entry->plan->refs[piece->first_ref];
 	uint8_t *at = op_ref(ctx, run, &refs[0], first, lo) + off;
+	uint8_t *last = NULL;
 
 	if (data) {
 		memcpy(at, data, bytes);
 		moved->copied += bytes;
 	}
 	for (uint32_t i = 1; i < piece->ndst; i++) {
-		copy_result(ctx, op_ref(ctx, run, &refs[i], first, lo) + off, at, bytes);
-		moved->local += bytes;
+		uint8_t *dst = op_ref(ctx, run, &refs[i], first, lo) + off;
+
+		if (dst != at && dst != last) {
+			copy_result(ctx, dst, at, bytes);
+			moved->local += bytes;
+		}
+		last = dst;
 	}
 }
 

@@ -138,7 +138,8 @@ static void pin(struct gpu_device *d, uint32_t slab)
 	if (s->slabs[slab] != STAGING_FRESH) {
 		return;
 	}
-	r = d->gpu->cuda.MemHostRegister(s->base + (uint64_t)slab * STAGING_SLAB, STAGING_SLAB, 0);
+	r = d->gpu->cuda.MemHostRegister(s->base + (uint64_t)slab * STAGING_SLAB, STAGING_SLAB,
+					 CU_MEMHOSTREGISTER_PORTABLE);
 	if (r == CUDA_SUCCESS) {
 		s->slabs[slab] = STAGING_PINNED;
 		atomic_fetch_add_explicit(&s->pinned, STAGING_SLAB, memory_order_relaxed);
@@ -152,14 +153,16 @@ static void pin(struct gpu_device *d, uint32_t slab)
 /* How much of it may be one copy: the driver takes none over the border of two pinned ranges. */
 static uint64_t prepare(struct gpu_device *d, const struct gpu_copy *c)
 {
-	struct staging *s = &d->staging;
+	const struct staging *s = c->stage ? &c->stage->staging : &d->staging;
 	uint64_t off;
 
 	if (!staging_contains(s, c->host)) {
 		return c->size;
 	}
 	off = (uint64_t)((uint8_t *)c->host - s->base);
-	pin(d, (uint32_t)(off / STAGING_SLAB));
+	if (!c->stage) {
+		pin(d, (uint32_t)(off / STAGING_SLAB)); /* another GPU's its own thread pins */
+	}
 	return MIN(c->size, STAGING_SLAB - off % STAGING_SLAB);
 }
 

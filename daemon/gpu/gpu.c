@@ -230,6 +230,12 @@ void gpu_map(struct gpu *gpu, struct gpu_request *request)
 /* ---- what is known ------------------------------------------------------------------------ */
 
 /* See gpu.h. */
+int gpu_device_node(const struct gpu_device *d)
+{
+	return d->node;
+}
+
+/* See gpu.h. */
 const uint8_t *gpu_memory_uuid(const struct gpu_memory *m)
 {
 	return m->device->uuid;

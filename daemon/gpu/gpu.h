@@ -135,6 +135,8 @@ struct gpu_memory *gpu_memory_unref(struct gpu_memory *memory);
 uint64_t gpu_memory_address(const struct gpu_memory *memory);
 uint64_t gpu_memory_size(const struct gpu_memory *memory);
 struct gpu_device *gpu_memory_device(const struct gpu_memory *memory);
+/* NUMA node of a GPU, -1: not known. */
+int gpu_device_node(const struct gpu_device *device);
 /* Of its GPU. */
 const uint8_t *gpu_memory_uuid(const struct gpu_memory *memory);
 /* How its allocations were handed over, for people. */
@@ -175,6 +177,7 @@ struct gpu_copy {
 	uint64_t device;
 	void *host; /* staging memory, or any other: slower then */
 	uint64_t size;
+	struct gpu_device *stage; /* whose staging memory it is, if another GPU's; else NULL */
 	/* Of a job between GPUs: where it goes. On the same GPU it goes by @room bytes at @host. */
 	struct gpu_device *to;
 	uint64_t to_address;

@@ -390,3 +390,96 @@ Test(peer, killed_meanwhile, .timeout = 60)
 	}
 	lab_free(lab);
 }
+
+static uint64_t copied(struct lab *lab, uint8_t kind)
+{
+	_Atomic uint64_t *local = &lab->views[0]->bytes_local;
+	uint64_t before = atomic_load(local);
+
+	check(lab, kind, 0, HALF);
+	return atomic_load(local) - before;
+}
+
+/* What all ranks get a CPU writes once, and the GPUs of all read it there. */
+Test(peer, one_place_for_a_result, .timeout = 60)
+{
+	struct lab *lab;
+
+	setenv("FAKE_CUDA_NO_PEER", "1", 1);
+	lab = start(one_host, 1);
+	for (int i = 0; i < 3; i++) {
+		cr_assert_eq(copied(lab, COLL_ALLREDUCE), 0);
+		cr_assert_eq(copied(lab, COLL_BROADCAST), COUNT * 8);
+		cr_assert_eq(copied(lab, COLL_ALLGATHER), RANKS * COUNT * 8);
+		/* Not these: each rank gets something else. */
+		cr_assert_eq(copied(lab, COLL_ALLTOALL), RANKS * RANKS * COUNT * 8);
+	}
+	lab_free(lab);
+}
+
+/* The same between hosts, by every algorithm: what arrives is overwritten by nobody's neighbour. */
+Test(peer, one_place_and_every_algorithm, .timeout = 120)
+{
+	static const uint32_t three_hosts[] = {0, 1, 2, 1};
+	static const uint8_t kinds[] = {COLL_ALLREDUCE, COLL_ALLGATHER, COLL_BROADCAST};
+	const struct {
+		const uint32_t *host_of;
+		uint32_t nhosts;
+	} layouts[] = {{two_hosts, 2}, {three_hosts, 3}};
+
+	setenv("LAB_GPU", "all", 1);
+	for (uint32_t n = 0; n < ARRAY_SIZE(layouts) * ARRAY_SIZE(kinds) * COLL_ALGO_COUNT_; n++) {
+		enum coll_algo algo = (enum coll_algo)(n % COLL_ALGO_COUNT_);
+		uint8_t kind = kinds[n / COLL_ALGO_COUNT_ % ARRAY_SIZE(kinds)];
+		uint32_t k = n / COLL_ALGO_COUNT_ / ARRAY_SIZE(kinds);
+		char tuning[64];
+		struct lab *lab;
+
+		if (algo == COLL_ALGO_AUTO || !coll_supports(kind, algo, layouts[k].nhosts)) {
+			continue;
+		}
+		snprintf(tuning, sizeof(tuning), "%s:%s", coll_kind_name(kind),
+			 coll_algo_name(algo));
+		lab = lab_new(layouts[k].host_of, RANKS, layouts[k].nhosts, MEM, tuning);
+		for (uint32_t root = 0; root < RANKS; root += RANKS - 1) {
+			check(lab, kind, root, HALF);
+		}
+		lab_free(lab);
+	}
+}
+
+/* The staging memory of a GPU in the lab has 64 MiB; all-to-all takes it piece by piece. */
+Test(peer, an_all_to_all_larger_than_the_staging_memory, .timeout = 120)
+{
+	const uint64_t count = (40u << 20) / 8 / RANKS, half = 40u << 20;
+	const uint32_t *const layouts[] = {one_host, two_hosts};
+
+	setenv("LAB_GPU", "all", 1);
+	setenv("FAKE_CUDA_NO_PEER", "1", 1);
+	for (uint32_t k = 0; k < ARRAY_SIZE(layouts); k++) {
+		struct lab *lab = lab_new(layouts[k], RANKS, k + 1, 2 * half, NULL);
+		uint32_t t[RANKS];
+
+		for (uint32_t r = 0; r < RANKS; r++) {
+			struct shm_desc d = {.kind = COLL_ALLTOALL,
+					     .dtype = DTYPE_I64,
+					     .count = count,
+					     .send_buf = 1,
+					     .recv_buf = 1,
+					     .recv_off = half};
+
+			for (uint64_t i = 0; i < count * RANKS; i++) {
+				at(lab, r, 0)[i] = value(r, i);
+			}
+			t[r] = lab_post(lab, r, &d);
+		}
+		for (uint32_t r = 0; r < RANKS; r++) {
+			cr_assert_eq(lab_wait(lab, r, t[r]), STATUS_OK);
+			for (uint64_t i = 0; i < count * RANKS; i++) {
+				cr_assert_eq(at(lab, r, half)[i],
+					     value((uint32_t)(i / count), r * count + i % count));
+			}
+		}
+		lab_free(lab);
+	}
+}
