@@ -153,33 +153,106 @@ def gpu_daemon_killed(ctx):
         return f"{took:.2f} s: {failed[0]}"
 
 
+def kill_some(ctx, lab, daemons, n):
+    """@n jobs at once, of each of which one rank is killed while copies run."""
+    jobs = [GpuJob(lab, daemons, [1, 1], "loop", "--seconds=600", f"--bytes={size}")
+            for size in ([4194304, 1048576, 65536, 262144] * n)[:n]]
+    for job in jobs:
+        job.wait_ready(60 * ctx.slow)
+    for i, job in enumerate(jobs):
+        time.sleep(0.003 * (i % 5))
+        job.ranks[i % 2].process.send_signal(signal.SIGKILL)
+    for i, job in enumerate(jobs):
+        codes = job.wait(30 * ctx.slow)
+        left = 1 - i % 2
+        expect(codes[left] == 3, f"exit codes {codes}\n{job.report()}")
+        expect(job.ranks[left].lines("failed")[0].startswith("peer-died"), job.report())
+
+
+def held(lab, daemon):
+    """What its driver and its process hold."""
+    return {**kept(lab, daemon), "files": len(os.listdir(f"/proc/{daemon.pid}/fd")),
+            "clients": len(daemon.status()["clients"])}
+
+
+def wait_held(ctx, lab, daemons, due):
+    def right(daemon, want):
+        have = held(lab, daemon)
+        return all(have[k] == v for k, v in want.items())
+
+    for daemon, want in zip(daemons, due):
+        wait_for(lambda d=daemon, w=want: f"{held(lab, d)}, {w} is due",
+                 lambda d=daemon, w=want: right(d, w), 10 * ctx.slow)
+
+
 @test
 def gpu_clients_killed(ctx):
     """SIGKILL while copies run: the daemon gives everything back, others notice nothing."""
-    times = 5 if ctx.short else 30
+    rounds, at_once = (2, 10) if ctx.short else (10, 10)
     with ctx.lab(2) as lab:
         daemons = daemons_of(lab, FAKE_CUDA_COPY_US="300")
+        kill_some(ctx, lab, daemons, 1)
+        wait_held(ctx, lab, daemons, [{"clients": 0, "ipc": 0}] * 2)
+        idle = [held(lab, d) for d in daemons]
         other = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=600", "--bytes=65536")
         other.wait_ready()
-        before = None
-        for i in range(times):
-            job = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=60", "--bytes=4194304")
-            job.wait_ready()
-            time.sleep(0.013 * (i % 5))
-            victim = i % 2
-            job.ranks[victim].process.send_signal(signal.SIGKILL)
-            codes = job.wait(20)
-            expect(codes[1 - victim] == 3, f"exit codes {codes}\n{job.report()}")
-            expect(job.ranks[1 - victim].lines("failed")[0].startswith("peer-died"), job.report())
-            if before is None:
-                time.sleep(1)
-                before = [kept(lab, d) for d in daemons]
-        for d, b in zip(daemons, before):
-            wait_for(lambda d=d, b=b: f"{kept(lab, d)}, {b} is due",
-                     lambda d=d, b=b: kept(lab, d) == b, 10)
+        busy = [held(lab, d) for d in daemons]
+        for held_by_other in busy:
+            del held_by_other["host_bytes"]  # pinned slabs stay while the GPU is in use
+        for _ in range(rounds):
+            kill_some(ctx, lab, daemons, at_once)
+            wait_held(ctx, lab, daemons, busy)
+        for d in daemons:
+            wait_for("staging memory to be given back",
+                     lambda d=d: all(g["staging_used"] == 0 for g in d.status()["gpus"]), 10)
         expect(all(r.process.poll() is None for r in other.ranks), other.report())
         other.kill()
-        return f"{times} killed; kept: {before[0]}"
+        wait_held(ctx, lab, daemons, idle)
+        return f"{rounds * at_once} killed; held: {idle[0]}"
+
+
+@test
+def gpu_on_one_host_only(ctx):
+    """Field case 3: each rank is told its own path and why; the result is right all the same."""
+    with ctx.lab(2) as lab:
+        daemons = [Daemon(lab, lab.hosts[0], wrap=fake_env(lab)),
+                   Daemon(lab, lab.hosts[1],
+                          wrap=fake_env(lab, ROCECOMM_CUDA_LIBRARY="/nowhere/libcuda.so.1"))]
+        job = GpuJob(lab, daemons, [1, 1], "check", "--short")
+        job.finish(120)
+        lines = [next(x for x in job.output(r).splitlines() if x.startswith("path ipc: "))
+                 for r in range(2)]
+        expect("staged" in lines[0] and "no network device here has registered" in lines[0], lines)
+        expect("copied by this process" in lines[1] and "/nowhere" in lines[1], lines)
+        expect(daemons[0].status()["gpus"] and not daemons[1].status()["gpus"],
+               [d.status()["gpus"] for d in daemons])
+        return lines[1]
+
+
+@test
+def gpu_cannot_be_opened_for_a_while(ctx):
+    """Field case 9: a GPU that was not in use when its node went away; the rest goes on."""
+    with ctx.lab(2) as lab:
+        # The first context is made, the next three cannot be: as after a daemon-reload that took
+        # the node out of the unit's device rules.
+        daemons = daemons_of(lab, FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain=304@1x3")
+        first = GpuJob(lab, daemons, [1, 1], "loop", "--seconds=600", "--bytes=262144")
+        first.wait_ready()
+        env = {r: {"CUDA_VISIBLE_DEVICES": "1"} for r in range(2)}
+        line = ""
+        for i in range(6):
+            job = GpuJob(lab, daemons, [1, 1], "check", "--short", env=env)
+            job.finish(120)
+            line = next(x for x in job.output(0).splitlines() if x.startswith("path ipc: "))
+            if "copied by this process" not in line:
+                break
+            expect("CUDA_ERROR_OPERATING_SYSTEM" in line and "context" in line, line)
+            refused = line
+        expect("staged" in line, f"it is there again, and still not used: {line}")
+        expect(i > 0, "it was never refused")
+        expect(all(r.process.poll() is None for r in first.ranks), first.report())
+        first.kill()
+        return refused
 
 
 @test
