@@ -21,7 +21,8 @@
 
 #define LATENCY_NS (500 * CLOCK_NS_PER_MS)
 #define LATENCY_BYTES 8
-#define LOOK_MS 200 /* between two looks at the trials */
+#define LOOK_MS 200	/* between two looks at the trials */
+#define GIVE_UP_MS 4000 /* without an answer: who asks is a person, who waits */
 
 enum check_state {
 	CHECK_CONNECTING,
@@ -205,7 +206,7 @@ static void check_measure(struct check *c, uint32_t message, uint32_t window, ui
 		.message = message,
 		.window = window,
 		.ns = ns,
-		.give_up = c->jobs->config->transfer_timeout_ms * CLOCK_NS_PER_MS,
+		.give_up = MIN(c->jobs->config->transfer_timeout_ms, GIVE_UP_MS) * CLOCK_NS_PER_MS,
 	};
 	c->measuring = true;
 	engine_gauge(c->jobs->engine, c->l->engine, &c->gauge, check_measured, c);
@@ -247,6 +248,33 @@ static bool settled(const struct rails_path *paths, size_t n)
 	return true;
 }
 
+/* Would a message go out at all? One that waits for a rail cannot be taken back. */
+static bool check_can_send(const struct check *c, const struct rails_path *paths, size_t n)
+{
+	if (rails_tcp_allowed(c->jobs->rails)) {
+		return true;
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (!paths[i].tcp && paths[i].rail >= 0 && paths[i].live.state == VERBS_RAIL_UP) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static void check_begin(struct check *c, const struct rails_path *paths, size_t n)
+{
+	if (check_can_send(c, paths, n)) {
+		c->state = CHECK_LATENCY;
+		check_measure(c, LATENCY_BYTES, 1, LATENCY_NS);
+		return;
+	}
+	snprintf(c->result.latency.reason, sizeof(c->result.latency.reason),
+		 "no rail is in use, and the configuration allows nothing else");
+	c->result.bandwidth = c->result.latency;
+	c->state = CHECK_REPORT;
+}
+
 static void check_looked(void *arg, const struct rails_path *paths, size_t n)
 {
 	struct check *c = arg;
@@ -258,8 +286,7 @@ static void check_looked(void *arg, const struct rails_path *paths, size_t n)
 		check_answer(c, paths, n);
 	} else if (c->state == CHECK_TRIALS && c->l &&
 		   (settled(paths, n) || jobs_now(c->jobs) >= c->deadline)) {
-		c->state = CHECK_LATENCY;
-		check_measure(c, LATENCY_BYTES, 1, LATENCY_NS);
+		check_begin(c, paths, n);
 	}
 }
 

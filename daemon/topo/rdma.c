@@ -15,6 +15,8 @@
 
 #include "proto/base.h"
 
+#define NETNS_MODE "/sys/module/ib_core/parameters/netns_mode"
+
 static bool matches(const struct value_list *patterns, const char *text)
 {
 	for (size_t i = 0; text[0] && patterns && i < patterns->count; i++) {
@@ -357,6 +359,20 @@ static void mark_gone(struct rdma *list, struct ibv_device **found, int n)
 	}
 }
 
+/* Where a device shows in one network namespace only, it has to be moved into the daemon's. */
+static void say_no_device(struct rdma *list)
+{
+	const struct verbs_api *api = list->api;
+	char shared[8];
+	bool exclusive = api->read_file(api->arg, NETNS_MODE, shared, sizeof(shared)) == 0 &&
+			 shared[0] == 'N';
+
+	snprintf(list->reason, sizeof(list->reason), "no RDMA device in this network namespace%s",
+		 !exclusive ? ""
+			    : " (netns mode is exclusive: 'rdma dev set NAME netns NETNS' brings "
+			      "one)");
+}
+
 int rdma_refresh(struct rdma *list, const struct rdma_options *options)
 {
 	int n = 0, r = 0;
@@ -368,8 +384,7 @@ int rdma_refresh(struct rdma *list, const struct rdma_options *options)
 			 "no RDMA devices: %s (is ib_uverbs loaded?)", strerror(errno));
 		n = 0;
 	} else if (n == 0) {
-		snprintf(list->reason, sizeof(list->reason),
-			 "no RDMA device in this network namespace");
+		say_no_device(list);
 	}
 	mark_gone(list, found, n);
 	for (uint32_t i = 0; r == 0 && i < list->count; i++) {
