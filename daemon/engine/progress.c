@@ -58,6 +58,7 @@ static int make_workers(struct progress *p)
 		.spin_us = p->options.spin_us,
 		.stage = p->options.chunk,
 		.bell = p->inbox.fd,
+		.syscalls = &p->view.syscalls,
 		.run = slice_run,
 	};
 

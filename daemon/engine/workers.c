@@ -285,8 +285,8 @@ static void wake_for(struct workers *w, uint64_t untaken)
 			sleeper = worker;
 		}
 	}
-	if (sleeper) {
-		worker_wake(sleeper);
+	if (sleeper && worker_wake(sleeper) && w->options.syscalls) {
+		counter_add(w->options.syscalls, 1);
 	}
 }
 

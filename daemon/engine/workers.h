@@ -38,6 +38,8 @@ struct workers_options {
 	uint32_t spin_us;     /* yields this long before it sleeps */
 	size_t stage;	      /* bytes of a stage */
 	int bell;	      /* eventfd of the progress thread; borrowed */
+	/* System calls that wake workers are added to it by whoever pushes; NULL: nobody counts. */
+	_Atomic uint64_t *syscalls;
 	void (*run)(struct slice *s);
 };
 

@@ -28,7 +28,8 @@
 #define EVENTS 64
 #define BELL UINT32_MAX /* epoll data of the bell */
 
-static void bell_ring(struct tcp_bell *bell)
+/* Return: it slept, which took a system call. */
+static bool bell_ring(struct tcp_bell *bell)
 {
 	uint64_t one = 1;
 
@@ -36,10 +37,12 @@ static void bell_ring(struct tcp_bell *bell)
 	 * seq_cst, as the store of the news before and both accesses of whoever announces sleep:
 	 * either we see that it sleeps or it sees the news.
 	 */
-	if (atomic_load_explicit(&bell->asleep, memory_order_seq_cst)) {
-		/* Fails only when it is full: then it has been rung. */
-		(void)!write(bell->fd, &one, sizeof(one));
+	if (!atomic_load_explicit(&bell->asleep, memory_order_seq_cst)) {
+		return false;
 	}
+	/* Fails only when it is full: then it has been rung. */
+	(void)!write(bell->fd, &one, sizeof(one));
+	return true;
 }
 
 /* ---- I/O thread: one lane ------------------------------------------------------------------ */
@@ -511,7 +514,9 @@ void tcp_io_kick(struct tcp_lane *lane)
 	/* Releases what the lane is told to io_turn(); seq_cst: bell_ring() */
 	atomic_fetch_or_explicit(&io->kick[lane->index / 64], UINT64_C(1) << lane->index % 64,
 				 memory_order_seq_cst);
-	bell_ring(&io->bell);
+	if (bell_ring(&io->bell)) {
+		lane->stream->peer->transport->stats.syscalls++;
+	}
 }
 
 uint64_t tcp_io_news(struct tcp_io *io, unsigned int w)

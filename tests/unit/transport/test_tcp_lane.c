@@ -27,10 +27,10 @@ static struct wire_header header(uint64_t offset, uint32_t fragment)
 	};
 }
 
-static void lane_init(struct end *e, enum mode mode)
+static void lane_init(struct end *e, uint32_t fragment)
 {
 	cr_assert_eq(setenv("LAB_IO_THREADS", "2", 1), 0);
-	end_init(e, LENGTH, mode);
+	end_init(e, fragment, MODE_IOV);
 }
 
 /* Polls for a while, whether it moves anything or not. */
@@ -50,7 +50,7 @@ Test(tcp_lane, no_news_of_closed_lanes)
 	struct end e;
 	int raw;
 
-	lane_init(&e, MODE_IOV);
+	lane_init(&e, LENGTH);
 	m = end_expect(&e, 1, LENGTH);
 	raw = end_join_raw(&e);
 	cr_assert_eq(write(raw, &h, WIRE_SIZE), WIRE_SIZE);
@@ -75,7 +75,7 @@ Test(tcp_lane, dropped_message_is_not_written)
 		int raw;
 
 		memset(ones, 1, LENGTH);
-		lane_init(&e, MODE_IOV);
+		lane_init(&e, LENGTH);
 		m = end_expect(&e, 1, LENGTH);
 		raw = end_join_raw(&e);
 		cr_assert_eq(write(raw, &h, WIRE_SIZE), WIRE_SIZE);
@@ -114,7 +114,7 @@ Test(tcp_lane, dropped_message_on_two_lanes)
 	int raw[2];
 
 	memset(ones, 1, half);
-	lane_init(&e, MODE_IOV);
+	lane_init(&e, LENGTH);
 	m = end_expect(&e, 1, LENGTH);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct wire_header h = header(i * half, half);
@@ -138,4 +138,26 @@ Test(tcp_lane, dropped_message_on_two_lanes)
 	end_fini(&e);
 	messages_free(m, 1);
 	free(ones);
+}
+
+/* What wakes an I/O thread is a call of the caller, and counts as one. */
+Test(tcp_lane, waking_its_thread_is_a_system_call)
+{
+	struct transport_stats before, after;
+	struct message *m = malloc(sizeof(*m));
+	struct end e;
+	int raw;
+
+	lane_init(&e, 2 * LENGTH); /* one fragment */
+	raw = end_join_raw(&e);
+	message_init(m, 0, 2 * LENGTH, 1, &e);
+	usleep(100000);
+	transport_get_stats(e.t, &before);
+	transport_send(e.peer, &m->send);
+	transport_get_stats(e.t, &after);
+	cr_assert_eq(after.syscalls - before.syscalls, 1);
+	transport_peer_free(take_ptr(e.peer));
+	close(raw);
+	end_fini(&e);
+	messages_free(m, 1);
 }
