@@ -449,6 +449,7 @@ static void progress_main(void *arg)
 			/* What comes next is up to the clients: they may need this very CPU. */
 			if (p->answered && p->busy == 0) {
 				sched_yield();
+				counter_add(&p->view.yields, 1);
 			}
 			looks = 0;
 			continue;
