@@ -62,6 +62,8 @@ struct hand *hand_new(struct engine *e, void (*act)(struct progress *, struct ha
 struct hand *hand_must(struct engine *e, void (*act)(struct progress *, struct hand *),
 		       void *object, engine_done_fn done, void *arg);
 void hand_go(struct hand *h);
+/* Progress thread: it is done with later, when the message goes to progress_tell(). */
+struct mailbox_msg *hand_keep(struct hand *h);
 /* Progress thread: it is done with. */
 void hand_return(struct progress *p, struct hand *h);
 
