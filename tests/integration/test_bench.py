@@ -172,6 +172,10 @@ def bench_launchers_and_refusals(ctx):
         with open(os.path.join(lab.dir, "bench0"), encoding="utf-8") as f:
             text = f.read()
         expect(codes == [0, 0] and json.loads(text)["ranks"] == 2, f"{codes}: {text}")
+        full = lab.hosts[0].run("sh", "-c", f"{program} --json -n2 -w0 -r1 --sizes=8 "
+                                f"--socket={daemon.socket} >/dev/full", check=False)
+        expect(full.returncode == 1 and "standard output" in full.stdout,
+               f"{full.returncode}: {full.stdout}")
         wrong = lab.hosts[0].run(program, "--inflight=600", check=False)
         expect(wrong.returncode == 2 and "600" in wrong.stdout and "512" in wrong.stdout,
                wrong.stdout)

@@ -73,7 +73,9 @@ static int measure_all(struct measure *m)
 			wrong += row.wrong;
 		}
 	}
-	report_deinit(&report);
+	if (report_deinit(&report) < 0) {
+		return ROCEBENCH_FAILED;
+	}
 	return wrong == 0 ? ROCEBENCH_OK : ROCEBENCH_WRONG;
 }
 

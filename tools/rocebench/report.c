@@ -8,6 +8,7 @@
  */
 #include "tools/rocebench/report.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -195,15 +196,20 @@ void report_row(struct report *report, const struct row *row)
 	}
 }
 
-void report_deinit(struct report *report)
+int report_deinit(struct report *report)
 {
 	if (!report->speaks) {
-		return;
+		return 0;
 	}
 	bar_wipe(report);
 	if (!report->options->json) {
 		printf("# us: of one repetition, the slowest of all ranks; algbw, busbw: GB/s at "
 		       "the median, as in nccl-tests. See rocebench(1).\n");
 	}
-	fflush(stdout);
+	/* Rows are flushed one by one: the first failure may be an old one. */
+	if (fflush(stdout) == EOF || ferror(stdout)) {
+		fputs("rocebench: standard output does not take what was measured\n", stderr);
+		return -EIO;
+	}
+	return 0;
 }

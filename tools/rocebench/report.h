@@ -42,7 +42,7 @@ void report_next(struct report *report, enum bench_id id, size_t bytes);
 /* @share: of it that is over. Between repetitions only; rare. */
 void report_progress(struct report *report, double share);
 void report_row(struct report *report, const struct row *row);
-/* Wipes the bar away, and explains the table. */
-void report_deinit(struct report *report);
+/* Wipes the bar away, and explains the table. Return: 0, or -EIO: a row was not written; said. */
+int report_deinit(struct report *report);
 
 #endif
