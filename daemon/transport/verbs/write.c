@@ -258,17 +258,22 @@ void verbs_write_pump(struct verbs_peer *peer)
 {
 	struct list *l;
 
-	while ((peer->up || verbs_has_outside(peer->v)) && (l = list_first(&peer->active))) {
+	while (peer->state == VERBS_PEER_OPEN && (peer->up || verbs_has_outside(peer->v)) &&
+	       (l = list_first(&peer->active))) {
 		struct verbs_tx *tx = container_of(l, struct verbs_tx, link);
 		struct verbs_fragment *f =
 			container_of(list_first(&tx->unposted), struct verbs_fragment, link);
+		uint32_t size = f->grant.size;
 
-		if (!post_any(peer, f)) {
-			return;
-		}
-		peer->backlog -= f->grant.size;
+		/* Another transport may be through with it at once, and with the message, too. */
 		list_remove(&f->link);
 		list_remove(&tx->link);
+		if (!post_any(peer, f)) {
+			list_prepend(&tx->unposted, &f->link);
+			list_prepend(&peer->active, &tx->link);
+			return;
+		}
+		peer->backlog -= size;
 		if (!list_empty(&tx->unposted)) {
 			list_append(&peer->active, &tx->link);
 		}
