@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """What an operator meets: who is late, interfaces, sockets, keys, settings, exit codes."""
+import json
 import os
 import re
 import signal
@@ -279,6 +280,26 @@ def rocectl_exit_codes_and_commands(ctx):
             expect(f.read() == text, "key new changed a file")
         daemon.stop()
         expect(code("status") == 3, f"no daemon: exit {code('status')}")
+
+
+@test
+def names_of_clients_do_not_drive_the_terminal(ctx):
+    """An operator looks at jobs of all users: what these call themselves is text."""
+    name = "evil\x1b[2Jx\r\n\x7f\u009b1mä"
+    with ctx.lab(1) as lab:
+        daemon = Daemon(lab, lab.hosts[0])
+        job = Job(lab, [daemon], [2], "count", "--count=2", "--iterations=2", name=name)
+        job.wait_ready()
+        for words in (["status"], ["jobs"]):
+            text = daemon.ctl(*words).stdout
+            expect("evil?[2Jx" in text and "1mä" in text, f"{words}: {text!r}")
+            odd = [c for c in text if (c < " " and c != "\n") or "\x7f" <= c <= "\x9f"]
+            expect(not odd, f"{words} prints {odd}: {text!r}")
+        for jobs in (daemon.status()["jobs"], json.loads(daemon.ctl("jobs", "--json").stdout)):
+            expect([j["name"] for j in jobs] == [name], f"{jobs}")
+        for rank in job.ranks:
+            os.kill(rank.pid, signal.SIGUSR1)
+        job.kill()
 
 
 @test

@@ -17,8 +17,11 @@
 
 static int print_json(const struct snapshot *s)
 {
-	char *text = json_dumps(json_object_get(s->root, "jobs"), JSON_INDENT(2));
+	/* As it was sent: s->root is for people. */
+	json_t *root = json_loads(s->text, 0, NULL);
+	char *text = json_dumps(json_object_get(root, "jobs"), JSON_INDENT(2));
 
+	json_decref(root);
 	if (!text) {
 		fprintf(stderr, "rocectl: the daemon's status has no jobs\n");
 		return ROCECTL_FAILED;

@@ -30,6 +30,53 @@ int snapshot_take(struct admin *admin, struct snapshot *ret)
 	return r;
 }
 
+/* Control characters of ASCII, and those that UTF-8 has from U+0080 on. */
+static bool is_control(const unsigned char *at)
+{
+	return *at < ' ' || *at == 0x7f || (at[0] == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f);
+}
+
+/* Names come from clients and other hosts. Return: false: no memory. */
+static bool clean_string(json_t *value)
+{
+	char *text = strdup(json_string_value(value));
+	bool changed = false;
+	bool ok = text;
+
+	for (char *at = text; at && *at; at++) {
+		if (is_control((unsigned char *)at)) {
+			if ((unsigned char)*at == 0xc2) {
+				*at++ = '?';
+			}
+			*at = '?';
+			changed = true;
+		}
+	}
+	if (changed) {
+		ok = json_string_set(value, text) == 0;
+	}
+	free(text);
+	return ok;
+}
+
+static bool clean(json_t *value)
+{
+	const char *key;
+	json_t *child;
+	size_t i;
+	bool ok = !json_is_string(value) || clean_string(value);
+
+	json_array_foreach(value, i, child)
+	{
+		ok = ok && clean(child);
+	}
+	json_object_foreach(value, key, child)
+	{
+		ok = ok && clean(child);
+	}
+	return ok;
+}
+
 int snapshot_parse(char *text, struct snapshot *ret)
 {
 	struct snapshot s = {.text = text};
@@ -43,6 +90,11 @@ int snapshot_parse(char *text, struct snapshot *ret)
 		fprintf(stderr, "rocectl: the daemon's JSON cannot be read: %s (line %d)\n",
 			error.text, error.line);
 		free(s.text);
+		return ROCECTL_FAILED;
+	}
+	if (!clean(s.root)) {
+		fprintf(stderr, "rocectl: no memory\n");
+		snapshot_deinit(&s);
 		return ROCECTL_FAILED;
 	}
 	*ret = s;

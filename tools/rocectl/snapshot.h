@@ -19,10 +19,10 @@
 #include "tools/rocectl/admin.h"
 
 struct snapshot {
-	json_t *root;
-	char *text; /* as the daemon sent it */
-	double at;  /* monotonic seconds */
-	bool own;   /* only the caller's jobs */
+	json_t *root; /* without control characters, which a terminal would obey */
+	char *text;   /* as the daemon sent it */
+	double at;    /* monotonic seconds */
+	bool own;     /* only the caller's jobs */
 };
 
 /* Return: enum rocectl_exit; failures are printed. */
