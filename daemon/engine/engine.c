@@ -12,7 +12,6 @@
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
 
 #include "engine/client_ring.h"
 #include "engine/comm.h"

@@ -9,7 +9,6 @@
  */
 #include "engine/engine_rdma.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,6 @@
  */
 #include "engine/pin.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
