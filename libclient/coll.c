@@ -8,6 +8,7 @@
  *
  * Thread: any      Owns: nothing      Locks: none
  */
+#include "libclient/error.h"
 #include "libclient/post.h"
 #include "libclient/roceclient.h"
 
@@ -41,6 +42,22 @@ int roce_allreduce(const void *send, void *recv, size_t count, int dtype, int op
 	struct post_args args = args_make(COLL_ALLREDUCE, send, recv, count, dtype, op, 0);
 
 	return post_blocking(&args, comm);
+}
+
+int roce_allreduce_call(struct roce_allreduce_args *args)
+{
+	int r;
+
+	if (!args || args->size < sizeof(*args)) {
+		return error_set(ROCE_ERR_INVALID,
+				 "roce_allreduce_call: the field size is %zu; set it to "
+				 "sizeof(struct roce_allreduce_args)",
+				 args ? args->size : 0);
+	}
+	args->request = NULL;
+	r = roce_iallreduce(args->send, args->recv, args->count, args->dtype, args->op, args->comm,
+			    &args->request);
+	return r == ROCE_OK ? roce_wait(&args->request, args->timeout_ms) : r;
 }
 
 int roce_ireduce(const void *send, void *recv, size_t count, int dtype, int op, int root,

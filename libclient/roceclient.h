@@ -356,6 +356,22 @@ ROCE_API int roce_alltoallv(const void *send, const size_t *send_counts, const s
 			    void *recv, const size_t *recv_counts, const size_t *recv_displs,
 			    int dtype, struct roce_comm *comm);
 ROCE_API int roce_barrier(struct roce_comm *comm);
+/*
+ * roce_iallreduce() and roce_wait() as one call of one argument, for languages in which arguments
+ * cost more than the call. ROCE_IN_PROGRESS: wait for args->request. Not inside a group.
+ */
+struct roce_allreduce_args {
+	size_t size; /* sizeof(struct roce_allreduce_args) */
+	const void *send;
+	void *recv;
+	size_t count;
+	struct roce_comm *comm;
+	int dtype;
+	int op;
+	int timeout_ms;		      /* as of roce_wait() */
+	struct roce_request *request; /* set; NULL when the operation has ended or was not posted */
+};
+ROCE_API int roce_allreduce_call(struct roce_allreduce_args *args);
 ROCE_API int roce_send(const void *buf, size_t count, int dtype, int dest, struct roce_comm *comm);
 ROCE_API int roce_recv(void *buf, size_t count, int dtype, int source, struct roce_comm *comm);
 /* Sends and receives at the same time, without deadlock; the two ranks may differ. */

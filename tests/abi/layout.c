@@ -31,6 +31,17 @@ static_assert(offsetof(struct roce_comm_options, arrival_timeout_ms) == 20, "roc
 static_assert(offsetof(struct roce_comm_options, transfer_timeout_ms) == 24, "roce_comm_options");
 static_assert(sizeof(struct roce_comm_options) == 32, "roce_comm_options");
 
+static_assert(offsetof(struct roce_allreduce_args, size) == 0, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, send) == 8, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, recv) == 16, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, count) == 24, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, comm) == 32, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, dtype) == 40, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, op) == 44, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, timeout_ms) == 48, "roce_allreduce_args");
+static_assert(offsetof(struct roce_allreduce_args, request) == 56, "roce_allreduce_args");
+static_assert(sizeof(struct roce_allreduce_args) == 64, "roce_allreduce_args");
+
 static_assert(ROCE_OK == 0 && ROCE_IN_PROGRESS == 1 && ROCE_ERR_INVALID == 2, "roce_status");
 static_assert(ROCE_ERR_UNSUPPORTED == 3 && ROCE_ERR_MISMATCH == 4, "roce_status");
 static_assert(ROCE_ERR_PEER_DIED == 5 && ROCE_ERR_ABORTED == 6, "roce_status");

@@ -70,6 +70,22 @@ class CommOptions(Structure):
     ]
 
 
+class AllreduceArgs(Structure):
+    """struct roce_allreduce_args"""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("send", c_void_p),
+        ("recv", c_void_p),
+        ("count", c_size_t),
+        ("comm", c_void_p),
+        ("dtype", c_int),
+        ("op", c_int),
+        ("timeout_ms", c_int),
+        ("request", c_void_p),
+    ]
+
+
 class UniqueId(Structure):
     """struct roce_unique_id"""
 
@@ -112,6 +128,8 @@ _declare("roce_mem_alloc", c_int, _P, c_size_t, c_uint, _PP)
 _declare("roce_mem_free", c_int, _P, _P)
 _declare("roce_mem_register", c_int, _P, _P, c_size_t, _PP)
 _declare("roce_mem_deregister", c_int, _P)
+if hasattr(lib, "roce_allreduce_call"):
+    _declare("roce_allreduce_call", c_int, _N)  # an address: the argument that costs least
 if hasattr(lib, "roce_mem_share"):
     _declare("roce_mem_share", c_int, _P, _P, _N, _P, _P, _PP)
     _declare("roce_mem_unshare", None, _P)

@@ -81,6 +81,43 @@ Test(ops, descriptor_of_shared_memory)
 	ok(roce_wait(&again, -1));
 }
 
+Test(ops, a_call_of_one_argument)
+{
+	struct roce_comm *comm = test_comm(client, 0, 1);
+	unsigned char in[100], out[100] = {0};
+	struct roce_allreduce_args args = {
+		.size = sizeof(args),
+		.send = in,
+		.recv = out,
+		.count = sizeof(in),
+		.comm = comm,
+		.dtype = ROCE_U8,
+		.op = ROCE_SUM,
+	};
+	struct shm_desc d;
+
+	memset(in, 7, sizeof(in));
+	refused(roce_allreduce_call(NULL), ROCE_ERR_INVALID, "field size");
+	cr_assert_eq(roce_allreduce_call(&args), ROCE_IN_PROGRESS);
+	cr_assert_not_null(args.request);
+	cr_assert_eq(fake_pop(&fake, &d, 1), 1);
+	memcpy(fake_ptr(&fake, d.recv_buf, d.recv_off), in, sizeof(in));
+	fake_complete(&fake, &d, ROCE_OK);
+	ok(roce_wait(&args.request, -1));
+	cr_assert_eq(memcmp(in, out, sizeof(in)), 0);
+	run_all();
+	args.timeout_ms = -1;
+	memset(in, 8, sizeof(in));
+	ok(roce_allreduce_call(&args));
+	cr_assert_null(args.request);
+	cr_assert_eq(memcmp(in, out, sizeof(in)), 0);
+	args.dtype = 99;
+	refused(roce_allreduce_call(&args), ROCE_ERR_INVALID, "99");
+	cr_assert_null(args.request);
+	args.size = 8;
+	refused(roce_allreduce_call(&args), ROCE_ERR_INVALID, "field size is 8");
+}
+
 Test(ops, empty_operations_need_no_memory)
 {
 	struct roce_comm *comm = test_comm(client, 0, 2);

@@ -48,6 +48,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
         self.host = HostSite(self, self._pool)
         self._p2p = PointToPoint(self)
         self._barriers = 0
+        self._calls: List[Any] = []  # of an all_reduce at once (group.py), to be used again
 
     # ---- about it
 

@@ -7,14 +7,14 @@ is copied through memory that the daemon shares (pool.py), or refused before any
 Lists of tensors are one operation on one such block, or on the tensors themselves where they lie
 side by side. Where the memory is decides what posts: site.py.
 """
-from ctypes import byref, c_void_p
+import ctypes
 from functools import partial
 from typing import Any, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
-from .._lib import ROCE_IN_PROGRESS, lib
+from .._lib import ROCE_IN_PROGRESS, AllreduceArgs, lib
 from ..comm import counts, displacements
 from ..request import TURN_MS
 from . import session
@@ -25,8 +25,10 @@ from .types import PLAIN, PLAIN_OPS, TYPES, reduction, type_of
 from .work import Done, Work, _profiling, in_callback
 
 _STRIDED = torch.strided
+_allreduce_call: Any = getattr(lib, "roce_allreduce_call", None)
 _HAS_ASYNC = hasattr(dist.AllreduceOptions(), "asyncOp")
-_iallreduce, _wait = lib.roce_iallreduce, lib.roce_wait
+_AT_ONCE = _HAS_ASYNC and _allreduce_call is not None
+_wait = lib.roce_wait
 _DONE = Done()
 
 
@@ -43,7 +45,7 @@ class RoceProcessGroup(GroupBase):
         if opts is None or not hasattr(opts, "reduceOp"):
             opts = _options(dist.AllreduceOptions, opts)
         tensor = self._one(tensors, "allreduce")
-        if _HAS_ASYNC and not opts.asyncOp and self._now(tensor, opts.reduceOp):
+        if _AT_ONCE and not opts.asyncOp and self._now(tensor, opts.reduceOp):
             return _DONE
         site = self.site(tensor)
         if site.other is not None:
@@ -75,6 +77,7 @@ class RoceProcessGroup(GroupBase):
             or not tensor.is_cpu
             or tensor.layout is not _STRIDED
             or not tensor.is_contiguous()
+            or tensor.is_neg()
             or self._batch is not None
             or _profiling()
             or in_callback()
@@ -84,30 +87,37 @@ class RoceProcessGroup(GroupBase):
         if count * entry.itemsize >= MIN_BYTES:
             return False
         self.seq += 1
-        ptr = tensor.data_ptr()
-        handle = c_void_p()
-        address = byref(handle)
-        status = _iallreduce(ptr, ptr, count, entry.dtype, PLAIN_OPS[op], self.comm.handle, address)
-        if status:
-            raise self.failure(status, "all_reduce", self.seq)
+        try:
+            args, address = self._calls.pop()
+        except IndexError:  # another thread has it
+            args = AllreduceArgs(ctypes.sizeof(AllreduceArgs), timeout_ms=TURN_MS)
+            address = ctypes.addressof(args)
+        args.send = args.recv = tensor.data_ptr()
+        args.count = count
+        args.comm = self.comm.handle
+        args.dtype, args.op = entry.dtype, PLAIN_OPS[op]
         seq = self.seq
         try:
-            status = _wait(address, TURN_MS)
-            while status == ROCE_IN_PROGRESS:
-                status = _wait(address, TURN_MS)
+            status = _allreduce_call(address)
+            if status:
+                self._wait_on(status, args, seq)
         except BaseException:
-            # Ctrl-C: it goes on, and the tensor must live until it has ended.
-            self._leave(handle, tensor, seq)
+            if args.request:
+                # Ctrl-C: it goes on, and the tensor must live until it has ended.
+                work = Work(self, "all_reduce", [tensor], tensor)
+                work._handle, work._seq = ctypes.c_void_p(args.request), seq
+                self.keep(work)
             raise
-        if status:
-            raise self.failure(status, "all_reduce", seq)
+        self._calls.append((args, address))
         return True
 
-    def _leave(self, handle: Any, tensor: Any, seq: int) -> None:
-        if handle:
-            work = Work(self, "all_reduce", [tensor], tensor)
-            work._handle, work._seq = handle, seq
-            self.keep(work)
+    def _wait_on(self, status: int, args: Any, seq: int) -> None:
+        """After the first turn of a call: the others, or its error."""
+        handle = ctypes.c_void_p.from_buffer(args, AllreduceArgs.request.offset)
+        while status == ROCE_IN_PROGRESS:
+            status = _wait(ctypes.byref(handle), TURN_MS)
+        if status:
+            raise self.failure(status, "all_reduce", seq)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """all_reduce of each, as one batch."""

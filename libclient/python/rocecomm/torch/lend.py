@@ -70,8 +70,6 @@ class Lender:
             self.refused = "ROCECOMM_TORCH_SHARE_TENSORS is 0"
         elif not hasattr(lib, "roce_mem_share"):
             self.refused = "libroceclient has no roce_mem_share()"
-        else:
-            self._look_at_pytorch()
 
     def _look_at_pytorch(self) -> None:
         samples = [storage_of(torch.empty(size, dtype=torch.uint8)) for size in (1000, 3000)]
@@ -126,6 +124,10 @@ class Lender:
 
     def _lend(self, known: _Known, tensor: torch.Tensor, storage: Any, ptr: int) -> int:
         """Returns what becomes of `known.uses`."""
+        if not self._at:
+            self._look_at_pytorch()
+            if self.refused is not None:
+                return _REFUSED
         words = self._words(storage)
         first = storage.data_ptr()
         last = first + storage.nbytes()
