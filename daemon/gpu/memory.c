@@ -385,13 +385,14 @@ static void memory_run_close(struct gpu *gpu, struct gpu_task *task)
 	if (m->reserved) {
 		unmap_row(d, m->allocs, m->nallocs, m->reserved, m->size);
 	}
+	/* Its allocations use the device still: who is told of the last one finds it idle. */
+	device_leave(d);
 	/* At once: what is opened next may lie where this one lay (CUDA_ERROR_ALREADY_MAPPED). */
 	for (uint32_t i = 0; i < m->nallocs; i++) {
 		if (ref_put(&m->allocs[i]->ref)) {
 			alloc_run_close(gpu, &m->allocs[i]->task);
 		}
 	}
-	device_leave(d);
 	m->task.back = memory_back;
 	gpu_post_back(gpu, &m->task);
 }
