@@ -284,13 +284,21 @@ void comm_advance(struct engine_comm *c)
 	c->advancing = false;
 }
 
+uint64_t comm_number(const struct engine_comm *c, uint32_t seq)
+{
+	uint64_t posted = c->ranks[0].posted;
+
+	/* Within a window of each other. */
+	return posted + (uint64_t)(int32_t)(seq - (uint32_t)posted);
+}
+
 static void comm_update_view(struct engine_comm *c)
 {
 	const struct op *op = &c->ops[c->done % WINDOW];
 	struct comm_view *v = c->params.view;
 
-	counter_set(&v->completed, c->done);
-	counter_set(&v->started, c->started);
+	counter_set(&v->completed, comm_number(c, c->done));
+	counter_set(&v->started, comm_number(c, c->started));
 	if (c->done == c->tail || op->state == OP_FREE) {
 		counter_set(&v->wait_since_ns, 0);
 		return;
@@ -416,7 +424,7 @@ static void comm_mismatch_local(struct op *op, uint32_t local, const struct engi
 	struct engine_failure f = {
 		.cause = ENGINE_FAIL_MISMATCH_LOCAL,
 		.status = STATUS_MISMATCH,
-		.seq = op->seq,
+		.seq = comm_number(c, op->seq),
 		.rank_b = (int32_t)c->ranks[local].rank,
 		.host_b = -1,
 		.rank_a = -1,
@@ -438,7 +446,7 @@ static void comm_mismatch_peer(struct op *op, uint32_t host, const struct engine
 	struct engine_failure f = {
 		.cause = ENGINE_FAIL_MISMATCH_PEER,
 		.status = STATUS_MISMATCH,
-		.seq = op->sig_seq,
+		.seq = comm_number(op->comm, op->sig_seq),
 		.rank_a = -1,
 		.rank_b = -1,
 		.host_b = (int32_t)host,

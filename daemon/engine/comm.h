@@ -196,6 +196,8 @@ void comm_check_timeouts(struct engine_comm *c);
 bool comm_idle(const struct engine_comm *c);
 void comm_try_remove(struct engine_comm *c);
 
+/* The whole number of an operation in or at the window; @seq: its lower half, as on the wire. */
+uint64_t comm_number(const struct engine_comm *c, uint32_t seq);
 /* The operation with wire number @seq, or NULL when outside the window (or over). */
 struct op *comm_op(struct engine_comm *c, uint32_t seq);
 /* Compares a peer's signature with ours; fails the communicator when they differ. */

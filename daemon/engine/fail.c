@@ -173,7 +173,7 @@ static void comm_timeout(struct engine_comm *c, const struct op *op, enum engine
 	struct engine_failure f = {
 		.cause = cause,
 		.status = STATUS_TIMEOUT,
-		.seq = op->seq,
+		.seq = comm_number(c, op->seq),
 		.rank_a = -1,
 		.rank_b = -1,
 		.host_b = -1,

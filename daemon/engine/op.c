@@ -492,7 +492,7 @@ static void op_reject(struct op *op, uint32_t local, const char *reason)
 	struct engine_failure f = {
 		.cause = ENGINE_FAIL_INVALID,
 		.status = STATUS_INVALID,
-		.seq = op->seq,
+		.seq = comm_number(op->comm, op->seq),
 		.rank_a = (int32_t)op->comm->ranks[local].rank,
 		.rank_b = -1,
 		.host_b = -1,

@@ -277,7 +277,7 @@ void op_wrong_length(struct op *op, uint32_t host, uint64_t ours, uint64_t their
 	struct engine_failure f = {
 		.cause = ENGINE_FAIL_LENGTH,
 		.status = STATUS_MISMATCH,
-		.seq = op->seq,
+		.seq = comm_number(op->comm, op->seq),
 		.rank_a = -1,
 		.rank_b = -1,
 		.host_b = (int32_t)host,

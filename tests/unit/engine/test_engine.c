@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/comm.h"
 #include "lab.h"
 #include "lab_gpu.h"
 #include "proto/base.h"
@@ -677,5 +678,69 @@ Test(engine, arrival_counts_from_ones_turn, .timeout = 60)
 		lab_post(lab, 1, &d);
 	}
 	cr_assert_eq(lab_wait(lab, 0, t), STATUS_OK);
+	lab_free(lab);
+}
+
+/* Those who have had so many collectives are where 32 bits end: the wire has no more. */
+static void age(struct lab *lab, uint64_t posted)
+{
+	for (uint32_t h = 0; h < lab->nhosts; h++) {
+		struct engine_comm *c = lab->comms[h];
+
+		c->done = c->started = c->tail = (uint32_t)posted;
+		for (uint32_t l = 0; l < c->nlocal; l++) {
+			c->ranks[l].posted = posted;
+		}
+	}
+	for (uint32_t r = 0; r < lab->nranks; r++) {
+		lab->ranks[r].seq = posted;
+	}
+}
+
+Test(engine, numbers_beyond_32_bits, .timeout = 60)
+{
+	struct lab *lab = lab_new(two_by_four, 8, 2, MEM, NULL);
+	uint64_t posted = UINT32_MAX - 2;
+
+	age(lab, posted);
+	for (int i = 0; i < 6; i++) {
+		check_allreduce(lab, i % 2 ? 100003 : 7, 0, HALF);
+		posted++;
+		for (uint32_t h = 0; h < lab->nhosts; h++) {
+			struct comm_view *v = lab->views[h];
+
+			/* The view lags behind what clients were told, a little. */
+			for (int k = 0; k < 1000 && counter_get(&v->completed) != posted; k++) {
+				usleep(1000);
+			}
+			cr_assert_eq(counter_get(&v->completed), posted, "%lx, not %lx",
+				     (unsigned long)counter_get(&v->completed),
+				     (unsigned long)posted);
+			cr_assert_eq(counter_get(&v->started), posted);
+			cr_assert_eq(counter_get(&v->ranks[0].posted), posted);
+		}
+	}
+	lab_free(lab);
+}
+
+/* Who is late is told by the whole number, too. */
+Test(engine, a_late_rank_beyond_32_bits, .timeout = 60)
+{
+	struct lab *lab = lab_new_timed(two_by_one, 2, 2, MEM, NULL, 0, 300);
+	uint64_t posted = (UINT64_C(5) << 32) - 1;
+	struct shm_desc d = {.kind = COLL_BARRIER};
+	uint32_t t;
+
+	age(lab, posted);
+	for (int i = 0; i < 2; i++) {
+		t = lab_post(lab, 0, &d);
+	}
+	lab_post(lab, 1, &d);
+	cr_assert_eq(lab_wait(lab, 0, t), STATUS_TIMEOUT);
+	for (int k = 0; k < 1000 && lab->failures == 0; k++) {
+		lab_pump(lab);
+		usleep(1000);
+	}
+	cr_assert_eq(lab->failure.seq, posted + 1);
 	lab_free(lab);
 }
