@@ -25,6 +25,9 @@
 #include "engine/vargs.h"
 #include "mem/region.h"
 
+/* A plan with more of them is not looked at: that would keep the thread from others. */
+#define DIRECT_PIECES 1024
+
 /* One copy of a plan. */
 struct direct_copy {
 	const struct engine_region *from, *to;
@@ -70,7 +73,7 @@ static bool moves_only(const struct op_ctx *ctx)
 	const struct plan *plan = ctx->entry->plan;
 
 	if (ctx->comm->nhosts != 1 || ctx->comm->nlocal < 2 || plan->ntemp ||
-	    coll_kind_reduces(plan->kind)) {
+	    plan->npieces > DIRECT_PIECES || coll_kind_reduces(plan->kind)) {
 		return false;
 	}
 	for (uint32_t i = 0; i < plan->npieces; i++) {

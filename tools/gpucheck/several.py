@@ -174,7 +174,7 @@ def page(args, results, failures):
         if results.get(name):
             text += ["", *table(title, results[name])]
     if results.get("together"):
-        text += ["", "Inside one host NCCL over NVLink is the better tool: "
-                 "`init_process_group(\"cpu:roce,cuda:nccl\")` there, and \"roce\" across hosts.", "",
+        text += ["", "Inside one host NCCL over NVLink is the better tool: `new_group(ranks, backend=\"nccl\")` "
+                 "for the ranks of a host, and \"roce\" for groups across hosts.", "",
                  "`rocectl paths`, all ranks on one host:", "", "```", results["together"]["paths"].rstrip(), "```"]
     return text
