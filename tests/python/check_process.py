@@ -7,6 +7,7 @@ import datetime
 import glob
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,21 @@ def test_lent_tensors_in_threads_and_resized():
     thread = threading.Thread(target=held.clear)
     thread.start()
     thread.join()
+    check(rocecomm.torch.status()["lent_tensors"] == 0, f"{rocecomm.torch.status()}")
+
+
+def test_many_tensors_leave_descriptors():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    tensors = [torch.ones(1 << 15) for _ in range(100)]
+    for _ in range(4):
+        for tensor in tensors:
+            dist.all_reduce(tensor.fill_(1))
+    check(all(bool((tensor == SIZE).all()) for tensor in tensors), "values")
+    lent = rocecomm.torch.status()["lent_tensors"]
+    check(0 < lent <= 64 << 17, f"{lent >> 17} of 100 tensors are lent, each with a descriptor of 256")
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    del tensor, tensors
     check(rocecomm.torch.status()["lent_tensors"] == 0, f"{rocecomm.torch.status()}")
 
 

@@ -13,7 +13,8 @@ PyTorch's allocator for the host, nothing is lent: the client copies, as it does
 """
 import ctypes
 import os
-from typing import Any, Dict, Optional
+import resource
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -63,7 +64,7 @@ class Lender:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: Dict[int, _Known] = {}
+        self._known: Dict[Tuple[int, int], _Known] = {}  # by address and bytes
         self.refused: Optional[str] = None
         self._at = self._deleter = self._unshare = 0
         if os.environ.get("ROCECOMM_TORCH_SHARE_TENSORS", "1") == "0":
@@ -96,7 +97,7 @@ class Lender:
     @property
     def nbytes(self) -> int:
         """Bytes lent."""
-        lent = [(ptr, known.nbytes) for ptr, known in self._known.items() if known.uses == _LENT]
+        lent = [place for place, known in self._known.items() if known.uses == _LENT]
         return sum(nbytes for ptr, nbytes in lent if self._client.is_shared(ptr, nbytes))
 
     def offer(self, tensor: torch.Tensor, ptr: int, nbytes: int) -> None:
@@ -104,8 +105,8 @@ class Lender:
         if self.refused is not None:
             return
         storage = storage_of(tensor)
-        known = self._known.get(ptr)
-        if known is None or known.number != storage._cdata or known.nbytes != nbytes:
+        known = self._known.get((ptr, nbytes))
+        if known is None or known.number != storage._cdata:
             self._meet(storage, ptr, nbytes)
         elif known.uses == _LENT:
             if not self._is_lent(known.number):
@@ -120,7 +121,13 @@ class Lender:
             self._known = {p: k for p, k in self._known.items() if not k.weak.expired()}
             if len(self._known) >= _KNOWN_MAX:
                 self._known = {p: k for p, k in self._known.items() if k.uses == _LENT}
-        self._known[ptr] = _Known(storage, nbytes)
+        self._known[ptr, nbytes] = _Known(storage, nbytes)
+
+    def _count(self) -> int:
+        """How many are lent."""
+        for place in [p for p, k in self._known.items() if k.uses == _LENT and not self._is_lent(k.number)]:
+            del self._known[place]
+        return sum(known.uses == _LENT for known in self._known.values())
 
     def _lend(self, known: _Known, tensor: torch.Tensor, storage: Any, ptr: int) -> int:
         """Returns what becomes of `known.uses`."""
@@ -132,6 +139,8 @@ class Lender:
         first = storage.data_ptr()
         last = first + storage.nbytes()
         plain = words[0] == first and (words[1] == self._unshare or (words[1] == self._deleter and words[2] == first))
+        if self._count() >= _lent_max():
+            return _REFUSED
         if not plain or not first <= ptr <= last - known.nbytes or _pinned(tensor):
             return _REFUSED
         buffer = ctypes.c_void_p()
@@ -148,6 +157,12 @@ class Lender:
             # No room: copies need less of it.
             self.refused = str(errors.last_error(status))
         return _REFUSED
+
+
+def _lent_max() -> int:
+    """Each takes a file descriptor."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 512 if limit == resource.RLIM_INFINITY else min(512, limit // 4)
 
 
 def _pinned(tensor: torch.Tensor) -> bool:
