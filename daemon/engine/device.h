@@ -84,6 +84,7 @@ struct device_op {
 	bool direct;		     /* copies from GPU to GPU do all of it */
 	bool direct_failed;	     /* one of them */
 	uint32_t direct_jobs;	     /* of them that are not back */
+	uint64_t direct_bytes;
 	uint64_t stride;	     /* bytes between blocks of a segment */
 	struct device_group *groups; /* [2 * nlocal] */
 	struct device_side *sides;   /* [2 * nlocal], by rank, then in and out */

@@ -166,7 +166,9 @@ static void direct_piece(const struct gpu_job *job, uint32_t index, struct gpu_c
 	ret->size = 0;
 }
 
-/* Copies that leave a GPU; @broken: of them those to other GPUs are no longer to be made. */
+/*
+ * Copies that leave a GPU, added up; @broken: of them those to other GPUs are no longer to be made.
+ */
 static uint32_t count_copies(const struct op_ctx *ctx, const struct gpu_device *gpu, int broken)
 {
 	const struct plan *plan = ctx->entry->plan;
@@ -180,6 +182,7 @@ static uint32_t count_copies(const struct op_ctx *ctx, const struct gpu_device *
 				continue;
 			}
 			n++;
+			ctx->device->direct_bytes += c.size;
 			if (broken && c.to->gpu != gpu) {
 				gpu_peer_broken(c.from->gpu, c.to->gpu, broken);
 			}
@@ -198,6 +201,7 @@ static void direct_over(struct op_ctx *ctx)
 	if (d->direct_failed) {
 		op_go(ctx); /* through the host, then */
 	} else {
+		COMM_COUNT(ctx->comm, bytes_local, d->direct_bytes);
 		ctx->finished = ctx->nseg;
 	}
 }
@@ -229,6 +233,7 @@ void device_direct_start(struct op_ctx *ctx)
 
 	d->direct_failed = false;
 	d->direct_jobs = 0;
+	d->direct_bytes = 0;
 	for (uint32_t g = 0; g < d->ngroups; g++) {
 		struct device_job *j = &d->jobs[g];
 

@@ -317,7 +317,8 @@ static bool open_handle(struct gpu_device *d, struct gpu_alloc *a, struct gpu_re
 	case GPU_HANDLE_DMABUF:
 		gpu_refuse(
 			request, STATUS_UNSUPPORTED,
-			"no RDMA device here takes GPU memory by dma-buf, and no copy engine can");
+			"a dma-buf is for network devices, and this daemon has copy engines move "
+			"memory of GPUs, which cannot use one");
 		return false;
 	default:
 		gpu_refuse(request, STATUS_INVALID, "handle kind %d is unknown",

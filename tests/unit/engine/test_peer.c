@@ -148,14 +148,17 @@ Test(peer, every_kind_of_movement, .timeout = 120)
 
 	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
 		for (uint32_t root = 0; root < RANKS; root += RANKS - 1) {
-			uint64_t peer, host;
+			uint64_t peer, host, local;
 
 			until_direct(lab, kinds[i].kind, root, HALF);
 			peer = lab_gpu_peer_bytes(lab->gpus[0]);
 			host = lab_gpu_host_bytes(lab->gpus[0]);
+			local = atomic_load(&lab->views[0]->bytes_local);
 			check(lab, kinds[i].kind, root, HALF);
 			cr_assert_eq(lab_gpu_peer_bytes(lab->gpus[0]) - peer,
 				     kinds[i].blocks * COUNT * 8, "kind %u", kinds[i].kind);
+			cr_assert_eq(atomic_load(&lab->views[0]->bytes_local) - local,
+				     (kinds[i].blocks + kinds[i].kept) * COUNT * 8);
 			cr_assert_eq(lab_gpu_host_bytes(lab->gpus[0]) - host,
 				     2 * kinds[i].kept * COUNT * 8, "kind %u", kinds[i].kind);
 		}
@@ -347,6 +350,40 @@ Test(peer, a_send_that_fails, .timeout = 60)
 	}
 	cr_assert(strstr(text, "a copy failed"), "%s", text);
 	sendrecv(lab, 0, 3, 100003);
+	lab_free(lab);
+}
+
+/* It spoils the context: the other way fails, too, everybody is told, and nothing is left behind.
+ */
+Test(peer, a_copy_that_spoils_the_context, .timeout = 60)
+{
+	struct lab *lab;
+	int status = STATUS_OK;
+
+	setenv("FAKE_CUDA_FAIL", "cuMemcpyPeerAsync=700@9x1", 1);
+	lab = start(one_host, 1);
+	for (int i = 0; i < 2000 && status == STATUS_OK; i++) {
+		uint32_t t[RANKS];
+
+		for (uint32_t r = 0; r < RANKS; r++) {
+			struct shm_desc d = {.kind = COLL_ALLGATHER,
+					     .dtype = DTYPE_I64,
+					     .count = COUNT,
+					     .send_buf = 1,
+					     .recv_buf = 1,
+					     .recv_off = HALF};
+
+			t[r] = lab_post(lab, r, &d);
+		}
+		for (uint32_t r = 0; r < RANKS; r++) {
+			int s = lab_wait(lab, r, t[r]);
+
+			status = s == STATUS_OK ? status : s;
+			cr_assert(s == STATUS_OK || s == STATUS_BAD_MEMORY, "rank %u: %d", r, s);
+		}
+		lab_pump(lab);
+	}
+	cr_assert_eq(status, STATUS_BAD_MEMORY);
 	lab_free(lab);
 }
 
