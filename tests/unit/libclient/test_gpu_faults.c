@@ -200,6 +200,54 @@ Test(gpu_faults, over_before_its_group_is_posted)
 	ok(roce_wait(&m.request, 1000));
 }
 
+/* ---- a dma-buf that is promised and not to be had (field case 19) ------------------------- */
+
+/* @tried: how often the daemon is asked: once an allocation, not once an operation. */
+static void without_dmabuf(const char *words, unsigned int tried)
+{
+	struct roce_comm *comm = test_comm(client, 0, 1);
+	CUdeviceptr p = pool_alloc(64 * 4096), odd = pool_alloc(5000);
+	char text[600];
+
+	for (size_t i = 0; i < 5; i++) {
+		moves(comm, p + 1000 * i + 7, p + 32 * 4096 + 4097 * i + 3, 70000 + i);
+		moves(comm, odd + i, odd + 2500 + 3 * i, 1000 + i);
+	}
+	cr_assert_eq(fake_get(&fake, seen[MSG_GPU_ALLOC_REGISTER]), tried);
+	cr_assert_eq(fake_get(&fake, n_allocs), 0);
+	for (size_t i = 0; i < 2; i++) {
+		ok(roce_mem_path(client, ptr(i == 0 ? p + 9 : odd), text, sizeof(text)));
+		cr_assert(strstr(text, "copied by this process") && strstr(text, "cudaMallocAsync"),
+			  "%s", text);
+		cr_assert(i > 0 || strstr(text, words), "%s", text);
+	}
+	ok(roce_mem_forget(client, NULL, 0));
+}
+
+Test(gpu_faults, dmabuf_that_no_nic_takes)
+{
+	static const int refusals[] = {ROCE_ERR_UNSUPPORTED, ROCE_ERR_BAD_MEMORY, ROCE_ERR_INVALID};
+
+	set_up("");
+	for (size_t i = 0; i < ARRAY_SIZE(refusals); i++) {
+		fake_set(&fake, fail[MSG_GPU_ALLOC_REGISTER], refusals[i]);
+		without_dmabuf("no NIC takes its dma-buf", (unsigned int)i + 1);
+	}
+}
+
+Test(gpu_faults, dmabuf_that_the_driver_fails)
+{
+	set_up("cuMemGetHandleForAddressRange=801");
+	without_dmabuf("has no handle of its own", 0);
+}
+
+Test(gpu_faults, dmabuf_that_there_is_none_of)
+{
+	setenv("FAKE_CUDA_NO_DMABUF", "1", 1);
+	set_up("");
+	without_dmabuf("has no handle of its own", 0);
+}
+
 /* ---- several devices ---------------------------------------------------------------------- */
 
 static void hold(void *arg)
