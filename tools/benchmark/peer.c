@@ -255,11 +255,10 @@ static int less(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double quantile(const double *sorted, size_t n, double q)
+/* By nearest rank, as rocebench has it; @per_mille of @n times. */
+static double quantile(const double *sorted, size_t n, size_t per_mille)
 {
-	size_t i = (size_t)((double)n * q);
-
-	return sorted[i < n ? i : n - 1];
+	return sorted[(n * per_mille + 999) / 1000 - 1];
 }
 
 static void run_print(const struct run *run, double *times, bool verified)
@@ -279,7 +278,7 @@ static void run_print(const struct run *run, double *times, bool verified)
 	       "\"busbw_GBps\":%.6f,\"verified\":%s}\n",
 	       run->peer->system, o->variant, coll_names[c->coll], c->bytes, o->hosts,
 	       run->peer->size, c->inflight, o->memory, c->reps, times[0], median,
-	       quantile(times, n, 0.99), quantile(times, n, 0.999), bandwidth,
+	       quantile(times, n, 990), quantile(times, n, 999), bandwidth,
 	       bandwidth * coll_bus_factor(c->coll, run->peer->size), verified ? "true" : "false");
 	fflush(stdout);
 }

@@ -8,6 +8,7 @@
  * rule says, so that results can be made here, right or wrong.
  */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,8 +83,12 @@ static int fake_poll(struct peer *peer, unsigned int n)
 	return 0;
 }
 
+/* The times are 1 to n, in no order. */
 static int fake_max(struct peer *peer, double *values, size_t n)
 {
+	for (size_t i = 0; n > 1 && i < n; i++) {
+		values[i * 7 % n] = (double)i + 1;
+	}
 	return 0;
 }
 
@@ -201,4 +206,37 @@ Test(peer, blocks_must_be_whole)
 
 	cr_assert_eq(run(&fake, "allgather:12:1:5:1"), 1);
 	cr_assert_eq(fake.posts, 0);
+}
+
+/* By nearest rank, as rocebench has them (test_rocebench.c): figures stand beside each other. */
+Test(peer, percentiles_are_those_of_rocebench)
+{
+	static const struct {
+		const char *text;
+		double median, p99, p999;
+	} want[] = {
+		{"allreduce:8:1:5:1", 3, 5, 5},
+		{"allreduce:8:1:200:1", 100.5, 198, 200},
+		{"allreduce:8:1:2000:1", 1000.5, 1980, 1998},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(want); i++) {
+		struct fake fake = fake_make(0);
+		FILE *keep = stdout;
+		double median, p99, p999;
+		char *text;
+		size_t size;
+
+		stdout = open_memstream(&text, &size);
+		cr_assert_eq(run(&fake, want[i].text), 0);
+		fclose(stdout);
+		stdout = keep;
+		cr_assert_eq(sscanf(strstr(text, "\"median_us\""),
+				    "\"median_us\":%lf,\"p99_us\":%lf,\"p999_us\":%lf", &median,
+				    &p99, &p999),
+			     3);
+		cr_assert(median == want[i].median && p99 == want[i].p99 && p999 == want[i].p999,
+			  "%s: %s", want[i].text, text);
+		free(text);
+	}
 }
