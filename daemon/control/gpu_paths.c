@@ -101,8 +101,10 @@ static void try_device(struct gpu_path *row, const struct gpu_trial *t, struct r
 		break;
 	default:
 		snprintf(row->reason, sizeof(row->reason),
-			 "registers its memory neither by dma-buf nor by address: %s%s%s", t->text,
-			 t->text[0] && m->reason[0] ? "; " : "", m->reason);
+			 "registers its memory neither by dma-buf nor by address: %s%s%s; NVIDIA's "
+			 "open kernel modules give dma-bufs to a device whose driver takes them, "
+			 "nvidia-peermem lets it register addresses",
+			 t->text, t->text[0] && m->reason[0] ? "; " : "", m->reason);
 		break;
 	}
 	rdma_mem_free(m);

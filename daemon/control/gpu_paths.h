@@ -27,7 +27,7 @@ struct gpu_path {
 	uint32_t index; /* of the device */
 	char device[IBV_SYSFS_NAME_MAX];
 	enum rdma_mem_way way;
-	char reason[560]; /* a sentence, never empty */
+	char reason[720]; /* a sentence, never empty */
 };
 
 struct gpu_paths {

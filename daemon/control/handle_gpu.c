@@ -292,7 +292,7 @@ static void paths_look(struct session *s)
 static void map_answer(struct session_map *map, uint32_t id, const struct gpu_memory *memory)
 {
 	Rocecomm__GpuBufferReady ready = ROCECOMM__GPU_BUFFER_READY__INIT;
-	char reason[800], why[640];
+	char reason[960], why[800];
 
 	gpu_paths_reason(&map->session->server->gpu_paths, gpu_memory_uuid(memory), why,
 			 sizeof(why));

@@ -81,9 +81,9 @@ struct device_group {
 struct device_op {
 	uint32_t ngroups;
 	uint32_t nruns;
-	bool direct;		     /* copies from GPU to GPU do all of it */
-	bool direct_failed;	     /* one of them */
-	uint32_t direct_jobs;	     /* of them that are not back */
+	bool direct;	      /* copies from GPU to GPU do all of it */
+	bool direct_failed;   /* one of them */
+	uint32_t direct_jobs; /* of them that are not back */
 	uint64_t direct_bytes;
 	uint64_t stride;	     /* bytes between blocks of a segment */
 	struct device_group *groups; /* [2 * nlocal] */

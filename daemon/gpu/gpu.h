@@ -236,7 +236,7 @@ struct gpu_peer_status {
 	char uuid[48]; /* of the other */
 	bool direct;
 	uint32_t direct_mbytes, staged_mbytes; /* a second, in the trial; 0: none was made */
-	char reason[200];		       /* a sentence */
+	char reason[300];		       /* a sentence */
 };
 
 /* @index: as gpu_get_status(). Return: false: there is no @peer-th other GPU that was ever used. */

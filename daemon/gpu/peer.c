@@ -467,7 +467,9 @@ static void reason_put(const struct gpu *gpu, struct gpu_peer_status *s, int ver
 		break;
 	case PEER_NO_ACCESS:
 		snprintf(s->reason, sizeof(s->reason),
-			 "the driver says that they cannot reach each other: %s", host);
+			 "the driver says that they cannot reach each other, which takes NVLink, "
+			 "or PCIe without an IOMMU or ACS in between: %s",
+			 host);
 		break;
 	case PEER_NO_MEMORY:
 		snprintf(s->reason, sizeof(s->reason), "no GPU memory was left for a trial: %s",

@@ -131,7 +131,7 @@ static void stop(struct bench *b)
 
 static void reason_has(const struct bench *b, const char *words)
 {
-	char text[700];
+	char text[900];
 
 	gpu_paths_reason(&b->paths, b->uuid, text, sizeof(text));
 	cr_assert(strstr(text, words), "'%s' is due, not '%s'", words, text);
@@ -189,6 +189,26 @@ Test(gpu_paths, neither, .timeout = 60)
 	row_has(&b, 0, RDMA_MEM_NONE, "neither by dma-buf nor by address: mlx5_0: cannot register");
 	reason_has(&b, "mlx5_0 registers its memory neither");
 	stop(&b);
+}
+
+/* Devices and kernels that say yes and then do not, each in its own way. */
+Test(gpu_paths, half_supported, .timeout = 60)
+{
+	static const int errors[] = {EOPNOTSUPP, EINVAL, 524, EFAULT, ENOMEM, EIO};
+
+	for (size_t i = 0; i < ARRAY_SIZE(errors); i++) {
+		struct bench b;
+
+		start(&b, 2);
+		b.nic[0]->caps.dmabuf_errno = errors[i];
+		b.nic[1]->caps.dmabuf_errno = errors[i];
+		b.nic[1]->caps.reg_errno = errors[ARRAY_SIZE(errors) - 1 - i];
+		look(&b);
+		row_has(&b, 0, RDMA_MEM_PEER, "by address (a peer memory module)");
+		row_has(&b, 1, RDMA_MEM_NONE, "nvidia-peermem lets it register addresses");
+		reason_has(&b, "mlx5_0 could reach the memory itself (peer memory)");
+		stop(&b);
+	}
 }
 
 Test(gpu_paths, driver_without_dmabuf, .timeout = 60)

@@ -125,7 +125,7 @@ static void until_direct(struct lab *lab, uint8_t kind, uint32_t root, size_t ou
 {
 	uint64_t end = clock_monotonic() + 20 * CLOCK_NS_PER_S;
 	uint64_t before = lab_gpu_peer_bytes(lab->gpus[0]);
-	char text[200];
+	char text[300];
 
 	while (lab_gpu_peer_bytes(lab->gpus[0]) == before) {
 		lab_gpu_peer_reason(lab->gpus[0], 0, text, sizeof(text));
@@ -277,7 +277,7 @@ static void never(const char *words)
 {
 	struct lab *lab = start(one_host, 1);
 	uint64_t end = clock_monotonic() + 20 * CLOCK_NS_PER_S;
-	char text[200] = "";
+	char text[300] = "";
 
 	while (!strstr(text, words)) {
 		cr_assert_lt(clock_monotonic(), end, "'%s' is due, not '%s'", words, text);
@@ -300,7 +300,7 @@ static void never(const char *words)
 Test(peer, no_access, .timeout = 60)
 {
 	setenv("FAKE_CUDA_NO_PEER", "1", 1);
-	never("cannot reach each other");
+	never("cannot reach each other, which takes NVLink");
 }
 
 Test(peer, bytes_that_arrive_wrong, .timeout = 60)
@@ -339,7 +339,7 @@ Test(peer, a_copy_that_fails, .timeout = 60)
 Test(peer, a_send_that_fails, .timeout = 60)
 {
 	struct lab *lab;
-	char text[200] = "";
+	char text[300] = "";
 
 	setenv("FAKE_CUDA_FAIL", "cuMemcpyPeerAsync=1@8x1", 1);
 	lab = start(one_host, 1);
