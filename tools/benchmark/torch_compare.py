@@ -35,8 +35,9 @@ rows
   step, not hidden   forward and backward of ResNet-18 (11.7 million parameters, 64 x 64 pixels)
                      with DistributedDataParallel, less the same without, in turn, all ranks at
                      work: the median of the differences
-  all_reduce         in place, f32, of memory that torch has allocated; rocebench: the same
-                     operation from C, of memory that the daemon shares
+  all_reduce         in place, f32, of one tensor that torch has allocated, again and again, so that
+                     its memory is lent to the daemon (libclient/python/README.md); rocebench: the
+                     same operation from C, of memory that the daemon shares
   init               init_process_group, once all processes and the store are up
 """
 

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from typing import Any, Dict, Optional
 
 import torch
@@ -18,6 +19,7 @@ from .pool import Pool
 from .share import Shared
 from .work import BackendError, Work, mark_callbacks
 
+_LINGER_S = 3.0
 _lock = threading.Lock()
 _state: Dict[str, Any] = {}
 
@@ -89,6 +91,16 @@ def join(store: Any, rank: int, size: int, label: str, timeout: float) -> Commun
     turn = store.add(f"roce/turn/{rank}", 1)
     key, failed = f"roce/id/{turn}", f"roce/failed/{turn}"
     try:
+        return _meet(store, key, failed, rank, size, label, timeout)
+    except BackendError:
+        _linger(store, failed, rank, size)
+        raise
+
+
+def _meet(
+    store: Any, key: str, failed: str, rank: int, size: int, label: str, timeout: float
+) -> Communicator:  # fmt: skip
+    try:
         mine = client()  # all ranks at the same time, before they wait for rank 0
         if rank == 0:
             store.set(key, f"{socket.gethostname()} {mine.unique_id().hex()}")
@@ -114,7 +126,7 @@ def join(store: Any, rank: int, size: int, label: str, timeout: float) -> Commun
 def _look(store: Any, key: str, rank: int, size: int, label: str) -> None:
     """While this rank waits for the others: has one of them failed?"""
     try:
-        if not store.check([key + "/said"]):
+        if store.add(key, 0) == 0:  # 1.13 has no check()
             return
         said = store.get(key + "/said").decode()
     except RuntimeError:
@@ -122,6 +134,18 @@ def _look(store: Any, key: str, rank: int, size: int, label: str) -> None:
     failure = BackendError(f"roce: rank {rank} of {size} cannot join group {label}, since another rank cannot: {said}")
     failure.told = True
     raise failure
+
+
+def _linger(store: Any, key: str, rank: int, size: int) -> None:
+    """The store is in rank 0's process as a rule: that stays until the others have read why they fail."""
+    try:
+        heard = store.add(key + "/heard", 1)
+        end = time.monotonic() + _LINGER_S
+        while rank == 0 and heard < size and time.monotonic() < end:
+            time.sleep(0.02)
+            heard = store.add(key + "/heard", 0)
+    except RuntimeError:
+        pass  # the store went with its rank
 
 
 def _tell(store: Any, key: str, failure: BaseException) -> None:
