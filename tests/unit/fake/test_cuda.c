@@ -215,3 +215,52 @@ Test(fake_cuda, visible_devices_and_errors_on_demand)
 	cr_assert_eq(cu.MemFree(p), CUDA_ERROR_ILLEGAL_ADDRESS);
 	cr_assert_eq(cu.MemAlloc(&p, 64), CUDA_ERROR_ILLEGAL_ADDRESS, "sticky");
 }
+
+static CUresult push(const struct cuda_abi *cu, CUcontext *ctx, CUdeviceptr to, CUdeviceptr from)
+{
+	CUresult r = cu->MemcpyPeerAsync(to, ctx[1], from, ctx[0], 64, CU_STREAM_PER_THREAD);
+
+	return r ? r : cu->StreamSynchronize(CU_STREAM_PER_THREAD);
+}
+
+/* A copy to another device needs its memory to be open: VMM by range, all other by context. */
+Test(fake_cuda, copies_between_devices)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+	CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr from, to, vmm;
+	uint32_t v = 7, w = 0;
+	CUcontext ctx[2];
+	struct cuda_abi cu;
+	int can = 0;
+
+	start(&cu);
+	cr_assert_eq(cu.DevicePrimaryCtxRetain(&ctx[0], 0), CUDA_SUCCESS);
+	cr_assert_eq(cu.DevicePrimaryCtxRetain(&ctx[1], 1), CUDA_SUCCESS);
+	cr_assert_eq(cu.CtxSetCurrent(ctx[1]), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemAlloc(&to, 64), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemCreate(&h, UNIT, &prop, 0), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemAddressReserve(&vmm, UNIT, 0, 0, 0), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemMap(vmm, UNIT, 0, h, 0), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemSetAccess(vmm, UNIT, &access, 1), CUDA_SUCCESS);
+	cr_assert_eq(cu.CtxSetCurrent(ctx[0]), CUDA_SUCCESS);
+	cr_assert_eq(cu.MemAlloc(&from, 64), CUDA_SUCCESS);
+	cr_assert_eq(cu.Memcpy(from, (uintptr_t)&v, 4), CUDA_SUCCESS);
+	cr_assert_eq(cu.DeviceCanAccessPeer(&can, 0, 1), CUDA_SUCCESS);
+	cr_assert_eq(can, 1);
+	cr_assert_eq(push(&cu, ctx, to, from), CUDA_ERROR_INVALID_VALUE);
+	cr_assert_eq(push(&cu, ctx, vmm, from), CUDA_ERROR_INVALID_VALUE);
+	cr_assert_eq(cu.CtxEnablePeerAccess(ctx[1], 0), CUDA_SUCCESS);
+	cr_assert_eq(cu.CtxEnablePeerAccess(ctx[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+	cr_assert_eq(push(&cu, ctx, to, from), CUDA_SUCCESS);
+	cr_assert_eq(cu.Memcpy((uintptr_t)&w, to, 4), CUDA_SUCCESS);
+	cr_assert_eq(w, 7);
+	cr_assert_eq(push(&cu, ctx, vmm, from), CUDA_ERROR_INVALID_VALUE);
+	access.location.id = 0;
+	cr_assert_eq(cu.MemSetAccess(vmm, UNIT, &access, 1), CUDA_SUCCESS);
+	cr_assert_eq(push(&cu, ctx, vmm, from), CUDA_SUCCESS);
+	cr_assert_eq(cu.Memcpy((uintptr_t)&w, vmm, 4), CUDA_SUCCESS);
+	cr_assert_eq(w, 7);
+}
