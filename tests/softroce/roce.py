@@ -3,12 +3,14 @@
 """What tests of daemons over RoCE share: settings, paths, jobs that are disturbed meanwhile."""
 import json
 import os
+import random
 import re
 import time
 
 from harness.lab import Job, expect, wait_for
 
 MIB = 1 << 20
+MOMENTS = random.Random(47)
 FLOATS_64_MIB = 64 * MIB // 4
 
 
@@ -18,8 +20,8 @@ def rounds(ctx, usual):
 
 
 def settings(transport="auto", require="", **rdma):
-    """Of the configuration; the other words are keys of [rdma]."""
-    peer = {"transport": transport}
+    """Of the configuration; the other words are keys of [rdma]. A busy machine may stop the guest for seconds."""
+    peer = {"transport": transport, "peer_timeout_ms": 5000}
     if require:
         peer["require"] = require
     return {"peer": peer, "rdma": rdma}
@@ -78,26 +80,40 @@ def wait_begun(job, number, seconds=120):
              or rank.process.poll() is not None, seconds * job.lab.slow, 0.005)
 
 
-def took(job, number):
-    """Seconds that an operation took on rank 0."""
-    for line in job.ranks[0].lines("end"):
-        words = line.split()
-        if int(words[0]) == number:
-            return float(words[1]) / 1000
-    return 1.0
+def begun(job):
+    """How many operations rank 0 has begun."""
+    return len(job.ranks[0].lines("begin"))
 
 
-def disturbed(job, count, act, seconds=600):
+def times(job):
+    """Seconds of each operation that has ended on rank 0."""
+    return [float(line.split()[1]) / 1000 for line in job.ranks[0].lines("end")]
+
+
+def wait_next(job, seconds=120):
+    """Waits until an operation begins that has not yet; returns how long the last one took."""
+    number = begun(job)
+    wait_for(lambda: f"operation {number} begins\n{job.report()}",
+             lambda: begun(job) > number or job.ranks[0].process.poll() is not None,
+             seconds * job.lab.slow, 0.005)
+    expect(all(r.process.poll() is None for r in job.ranks),
+           f"a rank ended in operation {number}\n{job.report()}")
+    return (times(job) or [1.0])[-1]
+
+
+def disturbed(job, count, act):
     """
-    Calls act(i) in the middle of operation i, for count operations from the second on, at random
-    moments; all of them must end well.
+    Calls act(i) in the middle of an operation, at a random moment, for i from 0 to count - 1. The
+    job, which checks every element itself, must get on, and is ended then; returns how long its
+    operations took.
     """
-    for i in range(1, count + 1):
-        wait_begun(job, i)
-        if job.ranks[0].process.poll() is None:
-            act(i)
-    job.finish(seconds)
-    return [took(job, i) for i in range(1, count + 1)]
+    for i in range(count):
+        time.sleep(MOMENTS.random() * wait_next(job) * 0.7)
+        act(i)
+    for _ in range(2):
+        wait_next(job)
+    job.kill()
+    return times(job)
 
 
 def queue_pairs(host):

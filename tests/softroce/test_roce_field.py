@@ -228,3 +228,67 @@ table inet wall {
             for daemon in daemons:
                 daemon.stop()
         return ", ".join(said)
+
+
+def exchange_rate(lab, daemons, name, size="4M", reps=5):
+    """MB/s each way, of two messages in flight, between a rank on each host."""
+    runs = []
+    for number, daemon in enumerate(daemons):
+        command = daemon.host.prefix() + [
+            lab.program("tools/rocebench/rocebench"), f"--socket={daemon.socket}", "--hosts=2",
+            f"--host={number}", f"--root={lab.hosts[0].address}", f"--job={name}", f"--sizes={size}",
+            "--inflight=2", "--warmup=1", f"--reps={reps}", "--json", "sendrecv"]
+        runs.append(lab.spawn(command, log=f"{lab.dir}/{name}{number}"))
+    codes = [r.wait(120) for r in runs]
+    with open(f"{lab.dir}/{name}0", encoding="utf-8") as f:
+        text = f.read()
+    expect(codes == [0, 0], f"{codes}\n{text}")
+    row = json.loads(text.strip().split("\n")[-1])
+    return row["bytes"] * row["inflight"] / row["median_us"]
+
+
+@test
+def field_streams_fill_the_link(ctx):
+    """A link of 160 Mbit/s, TCP: what is taken without a word about streams is near the best number."""
+    with ctx.lab() as lab:
+        for host in lab.hosts:
+            host.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "160mbit", "burst",
+                     "256k", "limit", "4m")
+        rates = {}
+        for streams in ("auto", "1", "2", "4", "8"):
+            daemons = lab.daemons({"peer": {"transport": "tcp", "streams": streams}})
+            rates[streams] = exchange_rate(lab, daemons, f"streams-{streams}")
+            for daemon in daemons:
+                daemon.stop()
+        expect(rates["auto"] > 0.8 * max(rates.values()), f"MB/s: {rates}")
+        return ", ".join(f"{k}: {v:.1f} MB/s" for k, v in rates.items())
+
+
+def busiest_port(host):
+    """The peer's port and ours of the TCP connection that has sent most."""
+    out = host.run("ss", "-tinHO", "state", "established").stdout
+    rows = [(int(m[3]), m[1], m[2]) for m in re.finditer(
+        r":(\d+)\s+[^\s]*:(\d+)\s.*?bytes_sent:(\d+)", out)]
+    return max(rows)[1:]
+
+
+@test
+def field_slow_stream_gates_nobody(ctx):
+    """Four streams, one of which has a tenth of the others' rate in one direction: they take its work."""
+    with ctx.lab() as lab:
+        host = lab.hosts[0]
+        daemons = lab.daemons({"peer": {"transport": "tcp", "streams": "4"}})
+        host.run("tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "prio", "bands", "2",
+                 "priomap", *["1"] * 16)
+        host.run("tc", "qdisc", "add", "dev", "eth0", "parent", "1:2", "tbf", "rate", "150mbit",
+                 "burst", "256k", "limit", "1m")
+        host.run("tc", "qdisc", "add", "dev", "eth0", "parent", "1:1", "tbf", "rate", "15mbit",
+                 "burst", "64k", "limit", "128k")
+        before = exchange_rate(lab, daemons, "before", "16M", 3)
+        ours, theirs = busiest_port(host)
+        host.run("tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32",
+                 "match", "ip", "sport", ours, "0xffff", "match", "ip", "dport", theirs, "0xffff",
+                 "flowid", "1:1")
+        after = exchange_rate(lab, daemons, "after", "16M", 3)
+        expect(after > 0.7 * min(before, 150 / 8), f"{before:.1f} MB/s, {after:.1f} with a slow one")
+        return f"{before:.1f} MB/s, {after:.1f} with a slow one"
