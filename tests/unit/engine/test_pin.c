@@ -123,15 +123,18 @@ static void desk_free(struct desk *k)
 }
 
 /* Memory that nobody touches. */
-static struct region *region_make(size_t size)
+static struct region *region_make(size_t size, struct quota *quota)
 {
-	struct quota_charge none = {0};
+	struct quota_charge charge = {0};
 	struct region *region;
 	void *base = mmap(NULL, size, PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	cr_assert_neq(base, MAP_FAILED);
-	cr_assert_eq(region_new(base, size, size, &none, &region), 0);
+	if (quota) {
+		cr_assert_eq(quota_charge(quota, size, &charge), 0);
+	}
+	cr_assert_eq(region_new(base, size, size, &charge, &region), 0);
 	return region;
 }
 
@@ -139,7 +142,7 @@ static struct region *region_make(size_t size)
 static bool region_put(struct desk *k, uint32_t id, size_t size, int *ready)
 {
 	struct engine_session *s = k->lab->ranks[0].session;
-	struct region *region = region_make(size);
+	struct region *region = region_make(size, NULL);
 
 	cr_assert_eq(engine_region_add(k->engine, s, id, region), 0);
 	region_unref(region);
@@ -253,7 +256,7 @@ Test(pin, number_used_again)
 	desk_free(&k);
 }
 
-/* The session goes: it is not given back before its memory is. */
+/* The session goes: neither it nor what was charged is given back before its memory is. */
 Test(pin, client_dies_meanwhile)
 {
 	struct desk k = desk_new();
@@ -261,27 +264,31 @@ Test(pin, client_dies_meanwhile)
 	void *page = mmap(NULL, SHM_FULL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			  -1, 0);
 	int bell = eventfd(0, EFD_NONBLOCK);
-	struct region *region = region_make(LARGE);
 	struct engine_session *s;
+	struct region *region;
+	struct quota quota;
 
 	shm_format(page);
 	shm_format_gates(page);
 	cr_assert_eq(engine_session_add(k.engine, page, bell, bell, NULL, &s), 0);
 	fake_verbs_hold(k.device, LARGE);
+	quota_init(&quota, "max_bytes", 2 * LARGE);
 	for (uint32_t id = 1; id <= 2; id++) {
+		region = region_make(LARGE, &quota);
 		cr_assert_eq(engine_region_add(k.engine, s, id, region), 0);
 		cr_assert_not(engine_region_ready(k.engine, s, id, count, &ready));
 		region_unref(region);
-		region = id == 1 ? region_make(LARGE) : NULL;
 	}
 	wait_held(&k, 2);
 	engine_session_remove(k.engine, s, count, &gone);
 	pump(&k);
 	cr_assert_eq(gone, 0);
+	cr_assert_eq(quota_used(&quota), 2 * LARGE);
 	fake_verbs_hold(k.device, 0);
 	wait_for(&k, &gone, 1);
 	cr_assert_eq(ready, 0);
 	cr_assert_eq(registered(&k), before);
+	quota_deinit(&quota); /* nothing is charged any more */
 	munmap(page, SHM_FULL_SIZE);
 	close(bell);
 	desk_free(&k);
