@@ -19,9 +19,10 @@
 #include "engine/progress.h"
 #include "engine/relay.h"
 
+/* Messages without payload may be eager, even if no others may: then there is a place for them. */
 static size_t slab_size(const struct progress *p)
 {
-	return (size_t)p->options.eager_credits * p->options.eager;
+	return MAX((size_t)p->options.eager_credits * p->options.eager, 1);
 }
 
 int conn_new(struct progress *p, void *user, struct engine_peer **ret)

@@ -71,3 +71,17 @@ def two_jobs_eight_communicators(ctx):
         done = [int(j.ranks[0].lines("done")[0].split()[0]) for j in jobs]
         expect(all(d > 0 for d in done), f"operations: {done}")
         return f"{done[0]} and {done[1]} operations in {seconds} s"
+
+
+@test
+def settings_at_their_least(ctx):
+    """No eager messages but empty ones, one credit, the smallest chunks, no spinning."""
+    seconds = 3 if ctx.short else 10
+    settings = {"peer": {"eager_kib": 0, "eager_credits": 1, "chunk_kib": 4},
+                "daemon": {"progress_spin_us": 0}}
+    with ctx.lab(2) as lab:
+        job = Job(lab, lab.daemons(settings), [2, 1], "random", f"--seconds={seconds}")
+        job.finish(seconds + 60)
+        done = int(job.ranks[0].lines("done")[0].split()[0])
+        expect(done > 0, f"{done} operations")
+        return f"{done} operations in {seconds} s"
