@@ -381,6 +381,19 @@ struct ibv_send_wr *verbs_qp_push(struct verbs_qp *qp, enum verbs_entry_kind kin
 	return wr;
 }
 
+/*
+ * Of writes that are posted together the last asks for a completion, and every second one before
+ * it: there is room for the next two while the device works on the last.
+ */
+static void signal_some(struct verbs_qp *qp)
+{
+	for (uint32_t left = qp->nwrs; qp->index > 0 && left > 0; left--) {
+		if ((qp->nwrs - left) % 2 == 1) {
+			qp->wrs[left - 1].send_flags &= ~(unsigned int)IBV_SEND_SIGNALED;
+		}
+	}
+}
+
 void verbs_qp_flush(struct verbs_qp *qp)
 {
 	struct verbs *v = qp->rail->peer->v;
@@ -392,6 +405,7 @@ void verbs_qp_flush(struct verbs_qp *qp)
 	if (n == 0) {
 		return;
 	}
+	signal_some(qp);
 	for (uint32_t i = 0; i + 1 < n; i++) {
 		qp->wrs[i].next = &qp->wrs[i + 1];
 	}
