@@ -13,7 +13,8 @@ CHECKS = os.path.join(TOP, "tests/python")
 # Debian's builds have no libuv, but 2.6 asks for it.
 WITHOUT_LIBUV = {"USE_LIBUV": "0"}
 # The others of check_process.py look at the daemon, by means that are not here.
-PROCESS = ["data_parallel", "hooks", "join", "zero_redundancy", "sharded", "tensors_over_a_mesh"]
+PROCESS = ["data_parallel", "lent_tensors_in", "many_tensors", "hooks", "join", "zero_redundancy",
+           "sharded", "tensors_over_a_mesh"]
 
 
 def count_good(job, seconds):
