@@ -133,7 +133,8 @@ class Daemon:
         self.process = self.lab.spawn(self.host.prefix() + self.command(), log=self.log_path)
         if wait:
             wait_for(lambda: f"daemon of {self.host.name} answers; its log:\n{self.log()}",
-                     lambda: self.process.poll() is not None or self.answers(), 15)
+                     lambda: self.process.poll() is not None or self.answers(),
+                     15 * self.lab.slow)
             expect(self.process.poll() is None, f"the daemon ended at once:\n{self.log()}")
 
     def answers(self):

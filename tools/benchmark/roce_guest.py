@@ -36,6 +36,14 @@ COUNTERS = ("rdma_work_requests", "rdma_doorbells", "rdma_completions", "syscall
 SECONDS = 1500
 
 
+def kernel_says(codes):
+    """Where a program was when a signal ended it."""
+    if all(code is None or code >= 0 for code in codes):
+        return ""
+    lines = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, check=False).stdout.split("\n")
+    return "; ".join([line for line in lines if "segfault" in line or "killed" in line.lower()][-3:])
+
+
 class Bench:
     """All measurements of a round, as lines of JSON."""
 
@@ -97,8 +105,8 @@ class Bench:
         row = self.perftest("ib_send_bw", "-s", str(MIB), "-n", "128", "-e")
         if row:
             self.note("ib_send_bw", "oneway", MIB, row[3] * MIB / 1e6)
-        for name, flags in (("write", []), ("send", ["-e"])):
-            row = self.perftest(f"ib_{name}_lat", "-s", "8", "-n", "2000", *flags)
+        for name, n, flags in (("write", 200, []), ("send", 2000, ["-e"])):  # who polls takes 10 ms each
+            row = self.perftest(f"ib_{name}_lat", "-s", "8", "-n", str(n), *flags)
             if row:
                 self.note(f"ib_{name}_lat", "lat", 8, row[4])  # median, half a round trip
 
@@ -107,10 +115,11 @@ class Bench:
     def rocebench(self, daemons, transport, collective, size, reps=0):
         runs = []
         reps = reps or max(5, min(500, 200 * MIB // max(size, 1)))
+        job = f"{transport}{collective}{size}-{time.monotonic_ns()}"
         for number, daemon in enumerate(daemons):
             command = [self.lab.program("tools/rocebench/rocebench"), f"--socket={daemon.socket}",
                        "--hosts=2", f"--host={number}", f"--root={self.lab.hosts[0].address}",
-                       f"--job={transport}{collective}{size}-{time.monotonic_ns() // 10**9}",
+                       f"--job={job}",
                        f"--transport={transport}", f"--sizes={size}", f"--reps={reps}", "--json",
                        *([f"--inflight={INFLIGHT}"] if collective == "sendrecv" and size > 8 else []), collective]
             out = f"{self.lab.dir}/bench{number}"
@@ -128,7 +137,8 @@ class Bench:
         with open(f"{self.lab.dir}/bench0", encoding="utf-8") as f:
             text = f.read()
         if codes != [0, 0]:
-            self.problem(f"rocebench {transport} {collective} {size}: {codes} {text.strip()[-300:]}")
+            self.problem(f"rocebench {transport} {collective} {size}: {codes} {text.strip()[-300:]} "
+                         + kernel_says(codes))
             return None
         row = json.loads(text.strip().split("\n")[-1])
         if not row["verified"]:
@@ -349,50 +359,60 @@ def one_round(options, figures, problems):
     command = [os.path.join(SOFTROCE, "guest"), "--hosts", "0", "--memory", "2048", "--timeout",
                str(SECONDS), "--", sys.executable, os.path.abspath(__file__),
                f"--build={options.build}", *(["--no-openmpi"] if options.no_openmpi else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        problems.append(f"the guest ended with {done.returncode}")
-    for line in done.stdout.split("\n"):
-        try:
-            seen = json.loads(line) if line.startswith("{") else {}
-        except json.JSONDecodeError:
-            continue  # cut off
-        if "figure" in seen:
-            system, what, size, value = seen["figure"]
-            figures.setdefault((system, what, size), []).append(value)
-        if "problem" in seen:
-            problems.append(seen["problem"])
-    return done.returncode
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as guest:
+        for line in guest.stdout:
+            try:
+                seen = json.loads(line) if line.startswith("{") else {}
+            except json.JSONDecodeError:
+                continue  # cut off
+            if "figure" in seen:
+                system, what, size, value = seen["figure"]
+                figures.setdefault((system, what, size), []).append(value)
+                print(f"bench: {system} {what} {size}: {value:.6g}", file=sys.stderr, flush=True)
+            if "problem" in seen:
+                problems.append(seen["problem"])
+    if guest.returncode != 0:
+        problems.append(f"the guest ended with {guest.returncode}")
+    return guest.returncode
 
 
-def write(options, figures, problems, lines):
+def machine():
+    """CPUs, load and commit, for whoever reads the figures later."""
+    commit = subprocess.run(["git", "-C", TOP, "log", "-1", "--format=%h"], stdout=subprocess.PIPE,
+                            text=True, check=False).stdout.strip()
+    return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.0f}, commit {commit or 'unknown'}"
+
+
+def write(options, rounds, figures, problems, lines):
     today = datetime.date.today().isoformat()
     name = os.path.join(options.out, f"{today}-roce")
     with open(name + ".json", "w", encoding="utf-8") as f:
-        json.dump({"date": today, "rounds": options.rounds, "problems": problems,
+        json.dump({"date": today, "rounds": rounds, "machine": machine(), "problems": problems,
                    "figures": [{"system": s, "what": w, "bytes": b, "values": v}
                                for (s, w, b), v in figures.items()]}, f, indent=1)
         f.write("\n")
     with open(name + ".md", "w", encoding="utf-8") as f:
         f.write("<!-- SPDX-License-Identifier: Apache-2.0 -->\n\n# rocecomm over soft-RoCE\n\n"
-                f"`tools/bench --roce`, {today}, medians of {options.rounds} rounds, each in one guest "
-                f"of tests/softroce with one CPU and two hosts; MTU 4096, {QPS} queue pairs. "
+                f"`tools/bench --roce`, {today}, medians of {rounds} rounds, each in one guest of "
+                f"tests/softroce with one CPU and two hosts ({machine()}); MTU 4096, {QPS} queue "
+                "pairs. "
                 "Bandwidths of both ways are their sum. A ratio above 1: rocecomm is better. Who polls "
                 "(ib_write_bw, ib_write_lat, UCX) shares the CPU with the network's own work here.\n\n"
-                + "\n".join(lines) + "\n")
+                + "\n".join(lines) + "\n" + "".join(f"\nA problem: {p}\n" for p in problems))
 
 
 def outside(options):
-    figures, problems = {}, []
+    """What a round brought is written at once."""
+    figures, problems, lines = {}, [], []
     for number in range(options.rounds):
         print(f"bench: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
         one_round(options, figures, problems)
-    lines = [*table(figures), "", *counts(figures), "", *goals(figures)]
+        lines = [*table(figures), "", *counts(figures), "", *goals(figures)]
+        if options.out:
+            write(options, number + 1, figures, problems, lines)
     print("\n".join(lines))
     for problem in problems:
         print(f"bench: {problem}", file=sys.stderr)
-    if options.out:
-        write(options, figures, problems, lines)
     return 1 if problems else 0
 
 
