@@ -269,6 +269,16 @@ static void adopt(struct rails *rails)
 	}
 }
 
+bool rails_adding(const struct rails *rails)
+{
+	for (uint32_t i = 0; rails->list && i < rails->list->count; i++) {
+		if (rails->watches[i].adding) {
+			return true;
+		}
+	}
+	return false;
+}
+
 bool rails_device_ready(const struct rails *rails, const struct rdma_device *d)
 {
 	return rails->watches[d->index].ready && !d->gone;

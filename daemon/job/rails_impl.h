@@ -105,6 +105,7 @@ struct rails_link {
 	bool only;    /* the peer does without TCP */
 	uint64_t deadline;
 	uint32_t nplanned;
+	uint32_t noffered; /* GIDs of ours that the peer was told last */
 	uint32_t nremote;
 	struct rdma_remote remote[RAILS_REMOTE_MAX];
 	struct rails_remote info[RAILS_REMOTE_MAX]; /* of the same */
@@ -115,6 +116,8 @@ struct rails_link {
 /* rails.c */
 /* The device may have rails now. */
 bool rails_device_ready(const struct rails *rails, const struct rdma_device *d);
+/* Is any being made ready? Then there may be more ports in a moment. */
+bool rails_adding(const struct rails *rails);
 /* Why this host has no port to offer: a part of a sentence. */
 void rails_no_port(const struct rails *rails, char *buf, size_t size);
 

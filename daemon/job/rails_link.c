@@ -131,6 +131,7 @@ static size_t send_ports(struct rails_link *k)
 	msg.reason = reason;
 	msg.only = !rails_tcp_allowed(k->rails);
 	hostlink_send(k->l, PEER_MSG_RAIL_PORTS, &msg.base);
+	k->noffered = (uint32_t)msg.n_ports;
 	if (msg.n_ports == 0 && !rails_pair_is_open(&k->pairs[0])) {
 		snprintf(k->reason, sizeof(k->reason), "host %s has no port for RDMA (%.300s)",
 			 jobs_host(k->rails->jobs), reason);
@@ -205,7 +206,9 @@ void rails_links_changed(struct rails *rails)
 
 		start(k);
 		rails_pairs_follow(k);
-		send_ports(k);
+		if (send_ports(k) == 0 && !rails_adding(rails)) {
+			settle(k);
+		}
 		rails_pairs_propose(k);
 	}
 }
@@ -306,8 +309,8 @@ int rails_link_up(struct rails *rails, struct hostlink *l)
 	l->rails = k;
 	list_append(&rails->links, &k->link);
 	start(k);
-	/* Without a port, nothing is waited for. */
-	k->settled = send_ports(k) == 0;
+	/* Without a port, now or in a moment, nothing is waited for. */
+	k->settled = send_ports(k) == 0 && !rails_adding(rails);
 	if (!k->settled) {
 		jobs_tick(jobs);
 	}

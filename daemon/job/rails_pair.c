@@ -203,7 +203,8 @@ static void count_planned(struct rails_link *k)
 		k->nplanned += rails_pair_is_open(&k->pairs[i]);
 	}
 	k->planned = true;
-	if (k->nplanned == 0 && k->nremote > 0) {
+	/* Without a port to offer the reason is that of the ports. */
+	if (k->nplanned == 0 && k->nremote > 0 && k->noffered > 0) {
 		snprintf(k->reason, sizeof(k->reason),
 			 "no RDMA port of host %s has a route to one of host %s",
 			 jobs_host(k->rails->jobs), peer_name(k->l->peer));

@@ -255,7 +255,7 @@ Test(rdma, device_comes_again)
 		cr_assert_eq(rdma_refresh(list, &all), 0);
 		a->present = true;
 		cr_assert_eq(rdma_refresh(list, &all), 0);
-		cr_assert_eq(list->count, MIN(i + 1, RDMA_DEVICES_MAX));
+		cr_assert_eq(list->count, (uint32_t)MIN(i + 1, RDMA_DEVICES_MAX));
 	}
 	cr_assert_eq(list->devices[1]->gone, false);
 	rdma_free(list);
