@@ -18,6 +18,7 @@
 #include "lab.h"
 #include "lab_gpu.h"
 #include "proto/base.h"
+#include "telemetry/counters.h"
 #include "transport/wire.h"
 #include "util/clock.h"
 
@@ -604,17 +605,36 @@ static void rest(struct lab *lab, int ms)
 	}
 }
 
-/* The root hears of a third host's other reduction before it posts; the first one agrees. */
+/* Until host 0 has received more than *@had. */
+static void hear(struct lab *lab, uint64_t *had)
+{
+	const struct thread_view *view = engine_thread_view(lab->engines[0]);
+	uint64_t end = clock_monotonic() + 20 * CLOCK_NS_PER_S;
+
+	while (counter_get(&view->bytes_wire_received) == *had) {
+		cr_assert_lt(clock_monotonic(), end);
+		rest(lab, 1);
+	}
+	rest(lab, 5);
+	*had = counter_get(&view->bytes_wire_received);
+}
+
+/*
+ * The root hears of a third host's other reduction before it posts; the first one agrees. (If it
+ * posted before, the third host could be the one to find out, and only control would tell the
+ * root.)
+ */
 Test(engine, third_host_disagrees, .timeout = 60)
 {
 	struct lab *lab = lab_new((const uint32_t[]){0, 1, 2}, 3, 3, MEM, NULL);
 	struct shm_desc d = {.kind = COLL_REDUCE, .count = 4, .send_buf = 1, .recv_buf = 1};
+	uint64_t had = counter_get(&engine_thread_view(lab->engines[0])->bytes_wire_received);
 
 	lab_post(lab, 1, &d);
-	rest(lab, 50);
+	hear(lab, &had);
 	d.op = REDOP_MAX;
 	lab_post(lab, 2, &d);
-	rest(lab, 50);
+	hear(lab, &had);
 	d.op = REDOP_SUM;
 	cr_assert_eq(lab_wait(lab, 0, lab_post(lab, 0, &d)), STATUS_MISMATCH);
 	lab_free(lab);
