@@ -312,7 +312,8 @@ def counts(figures):
     for size in ALLREDUCE:
         values = [middle(figures, "rdma", key, size) for key in COUNTERS]
         values.append(middle(figures, "tcp", "syscalls", size))
-        rows.append([size_text(size), *("-" if v is None else f"{v:.1f}" for v in values)])
+        # Below what else the daemon does meanwhile it cannot be told.
+        rows.append([size_text(size), *("-" if v is None or v < 0 else f"{v:.1f}" for v in values)])
     return ["| " + " | ".join(r) + " |" for r in rows]
 
 
@@ -393,7 +394,7 @@ def write(options, rounds, figures, problems, lines):
         f.write("\n")
     with open(name + ".md", "w", encoding="utf-8") as f:
         f.write("<!-- SPDX-License-Identifier: Apache-2.0 -->\n\n# rocecomm over soft-RoCE\n\n"
-                f"`tools/bench --roce`, {today}, medians of {rounds} rounds, each in one guest of "
+                f"`tools/bench --roce`, {today}, medians of {rounds} round{'s' * (rounds > 1)}, each in one guest of "
                 f"tests/softroce with one CPU and two hosts ({machine()}); MTU 4096, {QPS} queue "
                 "pairs. "
                 "Bandwidths of both ways are their sum. A ratio above 1: rocecomm is better. Who polls "
