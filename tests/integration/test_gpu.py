@@ -332,7 +332,7 @@ def gpu_copies_fail(ctx):
 def gpu_copies_to_other_gpus(ctx):
     """Ranks of one host on two GPUs: data that only moves goes straight, with the reason; gpu_peer = off."""
     with ctx.lab(1) as lab:
-        wrap = fake_env(lab, FAKE_CUDA_HOST_US="1000")  # 1 GB/s: straight is faster
+        wrap = fake_env(lab, FAKE_CUDA_HOST_US="4000")  # 0.25 GB/s: straight is faster
         env = {rank: {"CUDA_VISIBLE_DEVICES": str(rank % 2)} for rank in range(4)}
         daemon = Daemon(lab, lab.hosts[0], wrap=wrap)
         job = GpuJob(lab, [daemon], [4], "check", "--short", env=env)
@@ -363,7 +363,7 @@ def gpu_check_on_several_gpus(ctx):
         os.mkdir(bundle)
         for name in ("daemon/rocecommd", "tools/rocectl/rocectl", "tools/gpu-rank/gpu-rank"):
             os.symlink(os.path.abspath(lab.program(name)), os.path.join(bundle, os.path.basename(name)))
-        command = [*fake_env(lab, FAKE_CUDA_DEVICES="4", FAKE_CUDA_HOST_US="1000"), sys.executable,
+        command = [*fake_env(lab, FAKE_CUDA_DEVICES="4", FAKE_CUDA_HOST_US="4000"), sys.executable,
                    os.path.join(top, "tools/gpu-check"), bundle, "--sizes=8,256K", "--seconds=0.02",
                    f"--out={lab.dir}/page"]
         done = lab.hosts[0].run(*command, "--gpus=5", check=False)

@@ -107,6 +107,9 @@ static void run(const struct work *w)
 		if (us) {
 			usleep((useconds_t)us);
 		}
+		if (fake.sticky) {
+			break; /* what a spoilt context had under way is over */
+		}
 		fake_copy(w->dst, w->src, w->size);
 		if (w->peer) {
 			fake.counts->peer += w->size;
