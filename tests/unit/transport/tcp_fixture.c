@@ -208,7 +208,7 @@ void end_init(struct end *e, uint32_t fragment, enum mode mode)
 {
 	struct transport_options options = {
 		.fragment = fragment,
-		.user_timeout_ms = 5000,
+		.user_timeout_ms = 60000, /* a busy machine may let a thread wait for long */
 		.io_threads = end_lanes() ? 2 : 0,
 		.io_spin_us = 20,
 	};
