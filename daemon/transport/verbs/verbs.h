@@ -89,8 +89,8 @@ struct verbs_handler {
 	 * Both or none, and with control: another transport takes over while no rail is up.
 	 * pass_on() gets a message that has not begun: its done() is the other one's business, and
 	 * may be called from inside. write() carries a fragment to the peer's verbs_outside_begin()
-	 * and calls verbs_outside_sent() when @data may be reused, which may be from inside. Return:
-	 * false: not now, it is tried again.
+	 * and calls verbs_outside_sent() when @data may be reused, which may be from inside.
+	 * Return: false: not now, it is tried again.
 	 */
 	void (*pass_on)(void *arg, struct verbs_peer *peer, struct transport_send *send);
 	bool (*write)(void *arg, struct verbs_peer *peer, uint32_t ticket, void *data,
