@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "engine/client_ring.h"
 #include "engine/comm.h"
@@ -35,7 +36,7 @@
  * Turns in vain before the CPU is given away, while an operation is under way: a peer's message is
  * often there by then, and every process on the CPU has its turn before we look again.
  */
-#define LOOKS 3 /* on one CPU: 1, for nobody works meanwhile */
+#define LOOKS 3 /* of a machine with one CPU: 1, for no peer on it works meanwhile */
 /* So often have rails brought something and sockets nothing when these are looked at less often. */
 #define SILENT 16
 #define SILENT_TURNS 8
@@ -90,7 +91,8 @@ int progress_new(const struct engine_options *options, struct mailbox *outbox,
 	p->options = *options;
 	p->outbox = outbox;
 	p->far_bytes = farcopy_threshold();
-	p->looks = thread_cpus() > 1 ? LOOKS : 1;
+	/* Not thread_cpus(): a peer may be on a CPU that is kept from us. */
+	p->looks = sysconf(_SC_NPROCESSORS_ONLN) == 1 ? 1 : LOOKS;
 	p->clock = (struct clock_source){turn_began, p};
 	p->inbox.fd = -1;
 	for (size_t i = 0; i < sizeof(t.congestion); i++) {
