@@ -265,7 +265,9 @@ def rocectl_exit_codes_and_commands(ctx):
                       ["config", "--changed"], ["version"], ["status", "--check"], ["--help"]):
             expect(code(*words) == 0, f"{words}: {daemon.ctl(*words, check=False).stdout}")
         for words in ([], ["nonsense"], ["status", "extra"], ["status", "--nonsense"], ["key"],
-                      ["key", "old"], ["version", "extra"]):
+                      ["key", "old"], ["version", "extra"], ["status", "--watch="],
+                      ["links", "--during=0"], ["links", "--during=nan"],
+                      ["check", "--seconds=61", "hostA"], ["check", "--seconds=2x", "hostA"]):
             expect(code(*words) == 2, f"{words} exits {code(*words)}, 2 is for usage")
         config = daemon.ctl("config").stdout
         expect(daemon.config in config, f"config does not name its file:\n{config}")

@@ -12,7 +12,6 @@
 #include <getopt.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base.h"
@@ -103,7 +102,6 @@ int cmd_check(const struct rocectl *ctl, int argc, char **argv)
 	struct admin *admin;
 	double seconds = 0;
 	bool json = false;
-	char *end;
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -112,11 +110,7 @@ int cmd_check(const struct rocectl *ctl, int argc, char **argv)
 			json = true;
 			break;
 		case 's':
-			seconds = strtod(optarg, &end);
-			if (end == optarg || *end != '\0' || !(seconds >= 0.1) ||
-			    seconds > SECONDS_MAX) {
-				fprintf(stderr, "rocectl: --seconds=%s: a number from 0.1 to %d\n",
-					optarg, SECONDS_MAX);
+			if (seconds_parse("seconds", optarg, SECONDS_MAX, &seconds) != ROCECTL_OK) {
 				return ROCECTL_USAGE;
 			}
 			break;

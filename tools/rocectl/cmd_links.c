@@ -9,7 +9,6 @@
 #include <getopt.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tools/rocectl/admin.h"
 #include "tools/rocectl/links_text.h"
@@ -62,7 +61,6 @@ int cmd_links(const struct rocectl *ctl, int argc, char **argv)
 	struct admin *admin;
 	double during = 0;
 	bool json = false;
-	char *end;
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -71,13 +69,7 @@ int cmd_links(const struct rocectl *ctl, int argc, char **argv)
 			json = true;
 			break;
 		case 'd':
-			during = strtod(optarg, &end);
-			if (end == optarg || *end != '\0' || !(during > 0) ||
-			    during > DURING_MAX_S) {
-				fprintf(stderr,
-					"rocectl: --during=%s: seconds are a number above 0, up to "
-					"%d\n",
-					optarg, DURING_MAX_S);
+			if (seconds_parse("during", optarg, DURING_MAX_S, &during) != ROCECTL_OK) {
 				return ROCECTL_USAGE;
 			}
 			break;

@@ -36,7 +36,6 @@ static int parse(struct status_options *o, int argc, char **argv)
 		{"watch", optional_argument, NULL, 'w'},
 		{NULL, 0, NULL, 0},
 	};
-	char *end;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -48,13 +47,9 @@ static int parse(struct status_options *o, int argc, char **argv)
 			o->check = true;
 			break;
 		case 'w':
-			o->watch = optarg ? strtod(optarg, &end) : 1;
+			o->watch = 1;
 			if (optarg &&
-			    (*end != '\0' || !(o->watch >= 0.1) || o->watch > WATCH_MAX_S)) {
-				fprintf(stderr,
-					"rocectl: --watch=%s: seconds are a number from 0.1 to "
-					"%d\n",
-					optarg, WATCH_MAX_S);
+			    seconds_parse("watch", optarg, WATCH_MAX_S, &o->watch) != ROCECTL_OK) {
 				return ROCECTL_USAGE;
 			}
 			break;

@@ -25,6 +25,12 @@ struct rocectl {
 	const char *socket; /* --socket, NULL: the usual places */
 };
 
+/*
+ * The value of --@option, which takes seconds, from 0.1 to @max. Return: ROCECTL_OK, or, said on
+ * stderr, ROCECTL_USAGE.
+ */
+int seconds_parse(const char *option, const char *text, unsigned int max, double *ret_seconds);
+
 /* @argv[0] is the command's name. Return: enum rocectl_exit. */
 int cmd_status(const struct rocectl *ctl, int argc, char **argv);
 int cmd_jobs(const struct rocectl *ctl, int argc, char **argv);
