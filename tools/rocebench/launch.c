@@ -40,6 +40,7 @@ static void set_environment(const struct options *o, unsigned int rank, pid_t pa
 {
 	static const char *const not_ours[] = {"GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
 					       "MASTER_PORT", "ROCECOMM_ROOT"};
+	const char *name = o->job ? o->job : "rocebench";
 	char job[256];
 
 	for (size_t i = 0; i < ARRAY_SIZE(not_ours); i++) {
@@ -52,10 +53,10 @@ static void set_environment(const struct options *o, unsigned int rank, pid_t pa
 		setenv("ROCECOMM_ROOT", o->root, 1);
 	}
 	if (o->hosts > 1) {
-		snprintf(job, sizeof(job), "%s", o->job);
+		snprintf(job, sizeof(job), "%s", name);
 	} else {
 		/* Several at once on one host do not meet. */
-		snprintf(job, sizeof(job), "%.200s.%ld", o->job, (long)parent);
+		snprintf(job, sizeof(job), "%.200s.%ld", name, (long)parent);
 	}
 	setenv("TORCHELASTIC_RUN_ID", job, 1);
 }

@@ -403,13 +403,19 @@ static int check_where(struct options *o)
 {
 	static const char *const ranks[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
 					    "SLURM_PROCID"};
-	bool found = false;
+	const char *found = NULL;
 
-	for (size_t i = 0; i < ARRAY_SIZE(ranks); i++) {
-		found |= getenv(ranks[i]) != NULL;
+	for (size_t i = 0; i < ARRAY_SIZE(ranks) && !found; i++) {
+		found = getenv(ranks[i]) ? ranks[i] : NULL;
 	}
 	if (!found) {
 		o->launch = true;
+	} else if (!o->launch && (o->root || o->job)) {
+		return refuse(
+			"--%s %s: a launcher has started this rank (%s is set) and says where "
+			"it meets the others; with --ranks or --hosts rocebench starts ranks "
+			"itself",
+			o->root ? "root" : "job", o->root ? o->root : o->job, found);
 	}
 	if (o->host >= o->hosts) {
 		return refuse("--host %u: hosts are numbered 0 .. %u (--hosts %u)", o->host,
@@ -460,7 +466,6 @@ int options_parse(int argc, char **argv, struct options *ret, int *ret_exit)
 		.verify = true,
 		.ranks = 1,
 		.hosts = 1,
-		.job = "rocebench",
 	};
 	struct range range = {.min = 8, .max = 4u << 20, .factor = 4};
 	int c, r = 0;

@@ -60,7 +60,7 @@ struct options {
 	unsigned int hosts;
 	unsigned int host;
 	const char *root;
-	const char *job;
+	const char *job; /* NULL: "rocebench" */
 	const char *socket;
 	const char *transport; /* that it must be; NULL: any */
 };

@@ -194,6 +194,23 @@ Test(options, what_is_refused)
 	cr_assert_eq(code, ROCEBENCH_OK);
 }
 
+Test(options, a_launcher_says_where_ranks_meet)
+{
+	struct options o;
+	int code = 0;
+
+	cr_assert_eq(setenv("SLURM_PROCID", "3", 1), 0);
+	cr_assert_eq(parse("rocebench", &o, &code), 0);
+	cr_assert(!o.launch);
+	cr_assert_eq(parse("rocebench --root 10.0.0.1", &o, &code), -1);
+	cr_assert_eq(code, ROCEBENCH_USAGE);
+	cr_assert_eq(parse("rocebench --job mine", &o, &code), -1);
+	cr_assert_eq(parse("rocebench --job mine -n 2", &o, &code), 0);
+	cr_assert(o.launch);
+	cr_assert_eq(parse("rocebench --hosts 2 --root 10.0.0.1", &o, &code), 0);
+	cr_assert(o.launch);
+}
+
 Test(plan, what_is_done_is_whole_elements)
 {
 	struct options o = {.dtype = DTYPE_F32, .inflight = 2};
