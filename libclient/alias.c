@@ -121,14 +121,17 @@ int alias_init(struct alias *alias, struct shmem *shm, uint8_t *ptr, size_t size
 	if (pages == MAP_FAILED) {
 		return alias_failed(n, "mmap");
 	}
-	if (mremap(pages, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) == MAP_FAILED) {
-		r = alias_failed(n, "mremap");
-		munmap(pages, n);
-		return r;
-	}
+	/* First on the list: a child that another thread forks must find no shared page. */
 	alias->range = (struct fork_range){
 		.base = (void *)begin, .size = n, .fd = &shm->fd, .off = (uint64_t)off};
 	fork_range_add(&alias->range);
+	if (mremap(pages, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) == MAP_FAILED) {
+		r = alias_failed(n, "mremap");
+		fork_range_remove(&alias->range);
+		alias->range.base = NULL;
+		munmap(pages, n);
+		return r;
+	}
 	return 0;
 }
 

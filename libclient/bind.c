@@ -409,6 +409,10 @@ int op_bind(struct op *op, const struct post_args *args, const struct post_shape
 	if (r != 0) {
 		return r;
 	}
+	if (send.alias && reads) {
+		request->read = shape->send.ptr;
+		request->read_size = shape->send.size;
+	}
 	request->mirror = recv.mirror;
 	if (writes) {
 		request->write = shape->recv.ptr;

@@ -54,7 +54,7 @@ struct roce_comm {
 	uint64_t *sent; /* [size] sends posted to each rank, then [size] receives from each */
 	uint64_t *received;
 	unsigned int p2p_open;	  /* sends and receives in flight */
-	unsigned int staged_open; /* operations in flight with results to copy out */
+	unsigned int staged_open; /* operations in flight that request_ordered() tells of */
 	struct comm_premul premul[COMM_PREMUL_MAX];
 
 	int gpu_failed;		 /* an operation that only a stream waited for ended so */

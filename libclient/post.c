@@ -6,7 +6,8 @@
  *
  * The daemon orders operations of one communicator that touch the same shared memory. Staged
  * memory is copied by us, so that we must keep that order: an input is copied in only after every
- * earlier operation of the communicator that writes there has ended and was copied out.
+ * earlier operation of the communicator that writes there has ended and was copied out. A result
+ * that is copied to memory shared in place also waits for the earlier ones that read there.
  *
  * Room: a full ring, no ticket or a full window is waited for. None of them needs this thread to
  * go on: the daemon drains the ring, and ended operations are harvested here.
@@ -93,7 +94,12 @@ static bool op_conflicts(const struct op *op)
 	if (op->read_size > 0 && request_writes(op->comm, op->read, op->read_size)) {
 		return true;
 	}
-	return request->out.n > 0 && request_writes(op->comm, request->write, request->write_size);
+	if (request->out.n == 0) {
+		return false;
+	}
+	/* What is copied out of a mirror the daemon orders after those that read the mirror. */
+	return request_writes(op->comm, request->write, request->write_size) ||
+	       (!request->mirror && request_reads(op->comm, request->write, request->write_size));
 }
 
 static bool op_clear(void *arg)
@@ -160,7 +166,7 @@ static bool op_push(struct op *op)
 		slot->used = true;
 		op->desc.seq = comm->seq++;
 	}
-	comm->staged_open += request->out.n > 0;
+	comm->staged_open += request_ordered(request);
 	op->desc.ticket = request->ticket;
 	op->desc.generation = request->generation;
 	op->desc.flags = op->next ? SHM_DESC_BATCH : 0;

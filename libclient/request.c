@@ -223,7 +223,7 @@ static void request_settle(struct roce_request *request, int status)
 	struct ticket *ticket = &pool->tickets[request->ticket];
 
 	if (request->comm) {
-		comm_op_ended(request->comm, request->kind, request->out.n > 0);
+		comm_op_ended(request->comm, request->kind, request_ordered(request));
 		if (request->gated && status != ROCE_OK && request->comm->gpu_failed == 0) {
 			request->comm->gpu_failed_kind = request->kind;
 			request->comm->gpu_failed = status;
@@ -282,6 +282,20 @@ bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t siz
 		const struct roce_request *r = pool->tickets[i].request;
 
 		if (r && r->comm == comm && ranges_overlap(r->write, r->write_size, ptr, size)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+bool request_reads(const struct roce_comm *comm, const uint8_t *ptr, size_t size)
+{
+	const struct request_pool *pool = &comm->client->requests;
+
+	for (uint32_t i = 0; i < pool->tickets_used; i++) {
+		const struct roce_request *r = pool->tickets[i].request;
+
+		if (r && r->comm == comm && ranges_overlap(r->read, r->read_size, ptr, size)) {
 			return true;
 		}
 	}

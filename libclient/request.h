@@ -91,6 +91,8 @@ struct roce_request {
 	const uint8_t
 		*write; /* user memory that the operation writes, for the order of staged ones */
 	size_t write_size;
+	const uint8_t *read; /* memory shared in place that it reads there */
+	size_t read_size;
 	struct roce_request *next; /* free list */
 };
 
@@ -136,7 +138,14 @@ bool request_ready(const struct roce_request *request);
 int request_finish(struct roce_request *request);
 /* Is an operation of @comm in flight that writes into [ptr, ptr + size)? Lock held. */
 bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t size);
-/* The same of any communicator. */
+/* The same of one that reads there, from memory shared in place. */
+bool request_reads(const struct roce_comm *comm, const uint8_t *ptr, size_t size);
+/* Has the order of copies to regard it? */
+static inline bool request_ordered(const struct roce_request *request)
+{
+	return request->out.n > 0 || request->read_size > 0;
+}
+/* Is an operation of any communicator in flight that writes there? Lock held. */
 bool request_writes_any(const struct roce_client *client, const void *ptr, size_t size);
 /* Ends all ready requests under the lock. Return: number of tickets freed. */
 unsigned int request_harvest(struct roce_client *client);

@@ -8,11 +8,13 @@
  */
 #include "test_client.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "libclient/client.h"
+#include "libclient/comm.h"
 #include "proto/base.h"
 
 #define PAGE ((size_t)4096)
@@ -175,6 +177,46 @@ Test(share, not_while_an_operation_writes_there)
 	fake_complete(&fake, &d, ROCE_OK);
 	ok(roce_wait(&request, -1));
 	ok(roce_mem_share(client, area, SIZE, NULL, NULL, &buffer));
+	roce_mem_unshare(buffer);
+}
+
+static void *post_overlapping(void *arg)
+{
+	struct roce_request **ret_request = arg;
+
+	/* Only partly in what is shared: its result is copied there. */
+	ok(roce_iallreduce(area + 4 * PAGE, area + 4 * PAGE, 8 * PAGE, ROCE_U8, ROCE_SUM, comm,
+			   ret_request));
+	return NULL;
+}
+
+Test(share, results_are_not_copied_to_what_is_still_read)
+{
+	struct roce_request *reads, *writes;
+	struct roce_buffer *buffer;
+	struct shm_desc d;
+	pthread_t thread;
+	uint32_t at;
+
+	ok(roce_mem_share(client, area, 8 * PAGE, NULL, NULL, &buffer));
+	fake_set(&fake, run, false);
+	ok(roce_ibroadcast(area, 8 * PAGE, ROCE_U8, 0, comm, &reads));
+	cr_assert_eq(fake_pop(&fake, &d, 1), 1);
+	at = client->ring.tail;
+	pthread_create(&thread, NULL, post_overlapping, &writes);
+	for (int i = 0; i < 10; i++) {
+		usleep(10000);
+		pthread_mutex_lock(&client->lock);
+		cr_assert_eq(client->ring.tail - at, 0, "posted while it is read");
+		pthread_mutex_unlock(&client->lock);
+	}
+	fake_set(&fake, run, true);
+	fake_complete(&fake, &d, ROCE_OK);
+	pthread_join(thread, NULL);
+	ok(roce_wait(&writes, -1));
+	ok(roce_wait(&reads, -1));
+	same(area, SIZE);
+	cr_assert_eq(comm->staged_open, 0);
 	roce_mem_unshare(buffer);
 }
 
