@@ -70,7 +70,7 @@ static bool window_open(const struct verbs_peer *peer)
 			if (e->kind == VERBS_ENTRY_FRAME && f->sequenced) {
 				const struct verbs_frame_header *h = (const void *)f->data;
 
-				if (peer->tx_seq - h->seq >= VERBS_WINDOW / 2) {
+				if (peer->tx_seq - h->seq >= VERBS_AHEAD) {
 					return false;
 				}
 				break;

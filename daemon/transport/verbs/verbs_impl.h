@@ -31,13 +31,19 @@
 #define VERBS_SHARED_MAX 2112 /* bytes of a frame that goes with another in one work request */
 #define VERBS_SPARE 16	      /* receives of a bulk queue pair that are posted in one go */
 #define VERBS_TX_MAX 256      /* long messages to a peer that have begun */
-#define VERBS_WINDOW 4096     /* how far sequence numbers may run ahead, a power of two */
-#define VERBS_RESERVE 2	      /* credits of a rail that only CREDIT frames use up */
-#define VERBS_FRAMES_KEPT 64  /* frames that only control frames use up */
-#define VERBS_IOV_DIRECT 64   /* a message of more pieces goes through landing zones */
-#define VERBS_PIECE_MIN 4096  /* and so does one whose pieces are shorter on average */
-#define VERBS_QP_TABLE 16384  /* queue pairs of a context */
-#define VERBS_TICK_MS 50      /* how often time-outs are looked at */
+/*
+ * How far sequence numbers run ahead of the oldest frame that no completion has confirmed. They get
+ * further ahead of what the receiver has seen: on another rail there may be as many confirmed and
+ * unseen ones as it has posted receives (64), times the frames that share one (about a hundred).
+ */
+#define VERBS_AHEAD 2048
+#define VERBS_WINDOW 65536   /* and so far at the receiver, a power of two */
+#define VERBS_RESERVE 2	     /* credits of a rail that only CREDIT frames use up */
+#define VERBS_FRAMES_KEPT 64 /* frames that only control frames use up */
+#define VERBS_IOV_DIRECT 64  /* a message of more pieces goes through landing zones */
+#define VERBS_PIECE_MIN 4096 /* and so does one whose pieces are shorter on average */
+#define VERBS_QP_TABLE 16384 /* queue pairs of a context */
+#define VERBS_TICK_MS 50     /* how often time-outs are looked at */
 
 enum verbs_wr_kind { VERBS_WR_SEND = 0, VERBS_WR_RECV = 1 };
 
