@@ -15,12 +15,14 @@ EXAMPLES = os.path.join(SOURCE, "examples")
 PORT = 29500
 # Ranks that compute, and others, take the CPUs of small machines from the daemons for long.
 PATIENT = {"peer": {"peer_timeout_ms": "120000"}}
+ABORT = re.compile(r"Fatal Python error|terminate called")
 CAUSE = re.compile(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b")
 
 
 def environment(package, socket=None):
     """What a program needs: the folder in which the package is installed, and its host's daemon."""
     env = {"PYTHONPATH": package, "OMP_NUM_THREADS": "1",
+           "PYTHONFAULTHANDLER": "1",  # a rank that aborts says where each of its threads was
            "GLOO_SOCKET_IFNAME": "eth0", "PYTHONDONTWRITEBYTECODE": "1",
            "TORCH_SHOW_CPP_STACKTRACES": "0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if socket:
@@ -146,7 +148,9 @@ class Job:
         for process in self.processes:
             said = (process.output() + process.errors()).strip().split("\n")
             causes = [line for line in said if CAUSE.match(line)]
-            text += [f"{process.name}: {line}" for line in [*causes[:4], "...", *said[-4:]]]
+            fatal = next((i for i, line in enumerate(said) if ABORT.search(line)), len(said))
+            text += [f"{process.name}: {line}"
+                     for line in [*causes[:4], "...", *said[fatal:fatal + 40], *said[-4:]]]
         for daemon in dict.fromkeys(p.daemon for p in self.processes):
             text += [f"{daemon.name}: {line}" for line in daemon.log(6).split("\n") if line]
-        return "\n".join(text[:80])
+        return "\n".join(text[:160])
