@@ -177,7 +177,8 @@ class Comparison:
 
     def problem(self, text):
         say(text)
-        self.data["problems"].append(text)
+        # The page goes into a repository, which has no use for where this tree lies.
+        self.data["problems"].append(text.replace(TOP + os.sep, ""))
 
     def add(self, results, layout, congestion, turn):
         for result in results:
