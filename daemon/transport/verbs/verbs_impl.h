@@ -37,7 +37,7 @@
  * unseen ones as it has posted receives (64), times the frames that share one (about a hundred).
  */
 #define VERBS_AHEAD 2048
-#define VERBS_WINDOW 65536   /* and so far at the receiver, a power of two */
+#define VERBS_WINDOW 16384   /* and so far at the receiver, a power of two */
 #define VERBS_RESERVE 2	     /* credits of a rail that only CREDIT frames use up */
 #define VERBS_FRAMES_KEPT 64 /* frames that only control frames use up */
 #define VERBS_IOV_DIRECT 64  /* a message of more pieces goes through landing zones */
