@@ -50,12 +50,6 @@ static bool closing(const struct session *s)
 	return s->unmapping;
 }
 
-static void session_return(struct session *s)
-{
-	s->returning--;
-	session_teardown(s);
-}
-
 /* May it ask for one more thing? Return: false: refused. */
 static bool pending_check(struct session *s, uint64_t serial)
 {

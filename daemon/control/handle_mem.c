@@ -198,8 +198,7 @@ static void deregister_gone(void *arg)
 	hashmap_remove(&s->buffer_map, b->id);
 	session_done(s, b->serial);
 	buffer_free(b);
-	s->returning--;
-	session_teardown(s);
+	session_return(s);
 }
 
 static void deregister_start(struct session_buffer *b, uint64_t serial)

@@ -92,8 +92,7 @@ static void paths_tried(void *arg)
 
 	paths_collect(pr); /* it may be gone by now */
 	free(peer);
-	owner->returning--;
-	session_teardown(owner);
+	session_return(owner);
 }
 
 /* See handle.h. */

@@ -555,12 +555,15 @@ void session_close(struct session *s)
 	session_teardown(s);
 }
 
-static void session_engine_gone(void *arg)
+void session_return(struct session *s)
 {
-	struct session *s = arg;
-
 	s->returning--;
 	session_teardown(s);
+}
+
+static void session_engine_gone(void *arg)
+{
+	session_return(arg);
 }
 
 /* Each step when the one before is over; the last one frees. */

@@ -128,6 +128,8 @@ void session_done(struct session *s, uint64_t serial);
 int session_attach(struct session *s);
 /* Goes on with a teardown that waits. */
 void session_teardown(struct session *s);
+/* One of the s->returning that keep it is back. It may be gone then. */
+void session_return(struct session *s);
 /* The number that stands for the process in messages to people. */
 static inline uint32_t session_pid(const struct session *s)
 {
