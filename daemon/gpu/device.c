@@ -142,25 +142,34 @@ static void driver_failed(struct gpu *gpu, const struct gpu_request *request)
 }
 
 /* See gpu_impl.h. */
+struct gpu_device *device_by_uuid(struct gpu *gpu, const uint8_t *uuid)
+{
+	for (uint32_t i = 0; i < atomic_load_explicit(&gpu->ndevices, memory_order_relaxed); i++) {
+		if (memcmp(gpu->devices[i]->uuid, uuid, GPU_UUID_BYTES) == 0) {
+			return gpu->devices[i];
+		}
+	}
+	return NULL;
+}
+
+/* See gpu_impl.h. */
 struct gpu_device *device_find(struct gpu *gpu, struct gpu_request *request)
 {
 	char wanted[48], seen[256] = "";
+	struct gpu_device *d;
 	size_t n = 0;
 
 	if (!gpu->loaded && !driver_start(gpu, request)) {
 		driver_failed(gpu, request);
 		return NULL;
 	}
-	for (uint32_t i = 0; i < atomic_load_explicit(&gpu->ndevices, memory_order_relaxed); i++) {
-		struct gpu_device *d = gpu->devices[i];
-
-		if (memcmp(d->uuid, request->uuid, sizeof(d->uuid)) == 0) {
-			return d;
-		}
-		if (n < sizeof(seen)) {
-			n += (size_t)snprintf(seen + n, sizeof(seen) - n, "%s%s", i ? ", " : "",
-					      d->uuid_text);
-		}
+	d = device_by_uuid(gpu, request->uuid);
+	if (d) {
+		return d;
+	}
+	for (uint32_t i = 0; i < gpu->ndevices && n < sizeof(seen); i++) {
+		n += (size_t)snprintf(seen + n, sizeof(seen) - n, "%s%s", i ? ", " : "",
+				      gpu->devices[i]->uuid_text);
 	}
 	uuid_text(request->uuid, wanted, sizeof(wanted));
 	gpu_refuse(

@@ -151,6 +151,8 @@ void gpu_refuse_cuda(struct gpu *gpu, struct gpu_request *request, const char *w
 
 /* ---- device.c: the "gpu" thread ----------------------------------------------------------- */
 
+/* Among those found so far. NULL: none. */
+struct gpu_device *device_by_uuid(struct gpu *gpu, const uint8_t *uuid);
 /* Starts the driver if need be and finds the GPU. NULL: refused. */
 struct gpu_device *device_find(struct gpu *gpu, struct gpu_request *request);
 /* Gives it a context and a copying thread if it has none. Return: false: refused. */

@@ -16,16 +16,6 @@
 
 #define TRIAL_BYTES ((size_t)2 << 20)
 
-static struct gpu_device *find(struct gpu *gpu, const uint8_t *uuid)
-{
-	for (uint32_t i = 0; i < atomic_load_explicit(&gpu->ndevices, memory_order_relaxed); i++) {
-		if (memcmp(gpu->devices[i]->uuid, uuid, GPU_UUID_BYTES) == 0) {
-			return gpu->devices[i];
-		}
-	}
-	return NULL;
-}
-
 static void say(struct gpu_trial *t, struct gpu *gpu, const char *what, CUresult r)
 {
 	char error[140];
@@ -80,7 +70,7 @@ static void descriptor_make(struct gpu_trial *t, const struct gpu_device *d)
 static void trial_run(struct gpu *gpu, struct gpu_task *task)
 {
 	struct gpu_trial *t = container_of(task, struct gpu_trial, task);
-	struct gpu_device *d = find(gpu, t->uuid);
+	struct gpu_device *d = device_by_uuid(gpu, t->uuid);
 
 	if (!d || !d->open || atomic_load_explicit(&d->lost, memory_order_relaxed)) {
 		snprintf(t->text, sizeof(t->text), "the GPU is not in use");
