@@ -64,9 +64,4 @@ void pin_start(struct engine *e, struct pin *pin, void *base, size_t size,
 /* The progress thread does not use it any more. */
 void pin_end(struct pin *pin);
 
-static inline bool pin_is_settled(const struct pin *pin)
-{
-	return !pin->busy;
-}
-
 #endif

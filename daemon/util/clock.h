@@ -35,11 +35,6 @@ static inline uint64_t clock_now(const struct clock_source *c)
 	return c->now(c->arg);
 }
 
-static inline uint64_t clock_now_ms(const struct clock_source *c)
-{
-	return clock_now(c) / CLOCK_NS_PER_MS;
-}
-
 /* ns from @since to @now; 0 when @since is later (stamped by another thread meanwhile). */
 static inline uint64_t clock_elapsed(uint64_t now, uint64_t since)
 {
