@@ -274,46 +274,35 @@ int request_finish(struct roce_request *request)
 	return status;
 }
 
-bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t size)
+/* Does an operation of @comm, NULL: of any, read (or write) in [ptr, ptr + size)? */
+static bool request_touches(const struct request_pool *pool, const struct roce_comm *comm,
+			    bool reads, const uint8_t *ptr, size_t size)
 {
-	const struct request_pool *pool = &comm->client->requests;
-
 	for (uint32_t i = 0; i < pool->tickets_used; i++) {
 		const struct roce_request *r = pool->tickets[i].request;
 
-		if (r && r->comm == comm && ranges_overlap(r->write, r->write_size, ptr, size)) {
+		if (r && (!comm || r->comm == comm) &&
+		    ranges_overlap(reads ? r->read : r->write, reads ? r->read_size : r->write_size,
+				   ptr, size)) {
 			return true;
 		}
 	}
 	return false;
+}
+
+bool request_writes(const struct roce_comm *comm, const uint8_t *ptr, size_t size)
+{
+	return request_touches(&comm->client->requests, comm, false, ptr, size);
 }
 
 bool request_reads(const struct roce_comm *comm, const uint8_t *ptr, size_t size)
 {
-	const struct request_pool *pool = &comm->client->requests;
-
-	for (uint32_t i = 0; i < pool->tickets_used; i++) {
-		const struct roce_request *r = pool->tickets[i].request;
-
-		if (r && r->comm == comm && ranges_overlap(r->read, r->read_size, ptr, size)) {
-			return true;
-		}
-	}
-	return false;
+	return request_touches(&comm->client->requests, comm, true, ptr, size);
 }
 
 bool request_writes_any(const struct roce_client *client, const void *ptr, size_t size)
 {
-	const struct request_pool *pool = &client->requests;
-
-	for (uint32_t i = 0; i < pool->tickets_used; i++) {
-		const struct roce_request *r = pool->tickets[i].request;
-
-		if (r && ranges_overlap(r->write, r->write_size, ptr, size)) {
-			return true;
-		}
-	}
-	return false;
+	return request_touches(&client->requests, NULL, false, ptr, size);
 }
 
 static bool request_posted(const struct roce_request *request)
