@@ -49,6 +49,8 @@ library_path: str = lib._name
 
 ROCE_OK = 0
 ROCE_IN_PROGRESS = 1
+ROCE_ERR_UNSUPPORTED = 3
+ROCE_ERR_EXISTS = 19
 UNIQUE_ID_BYTES = 256
 
 

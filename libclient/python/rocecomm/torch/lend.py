@@ -20,13 +20,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .. import errors
-from .._lib import lib
+from .._lib import ROCE_ERR_EXISTS, ROCE_ERR_UNSUPPORTED, lib
 from ..client import Client
 
 MIN_BYTES = 128 << 10
 _USES = 3  # lending costs some copies
 _KNOWN_MAX = 1024
-_EXISTS, _UNSUPPORTED = 19, 3
 _LENT, _REFUSED = -1, -2
 
 
@@ -150,10 +149,10 @@ class Lender:
         if status == 0:
             words[1], words[2] = self._unshare, buffer.value
             return _LENT
-        if status == _EXISTS and known.tries < 8:
+        if status == ROCE_ERR_EXISTS and known.tries < 8:
             known.tries += 1
             return _USES - 1  # an operation is in flight there
-        if status not in (_EXISTS, _UNSUPPORTED):
+        if status not in (ROCE_ERR_EXISTS, ROCE_ERR_UNSUPPORTED):
             # No room: copies need less of it.
             self.refused = str(errors.last_error(status))
         return _REFUSED
