@@ -58,6 +58,27 @@ def connect(lab, daemons, per_host=None):
     return job
 
 
+def firewall(host, *rules, policy="accept"):
+    """Rules of nft for what comes in, and what becomes of the rest."""
+    lines = "".join(f"		{rule}\n" for rule in rules)
+    host.run("nft", "-f", "-", text=f"""
+table inet wall {{
+	chain in {{
+		type filter hook input priority 0; policy {policy};
+{lines}	}}
+}}
+""")
+
+
+def addresses_on(lab, name, net, *kind):
+    """The hosts' only IPv4 addresses become those of a link over eth0: NET.1, NET.2."""
+    for number, host in enumerate(lab.hosts):
+        host.ip("-4", "address", "flush", "dev", "eth0")
+        host.ip("link", "add", "link", "eth0", "name", name, "type", *kind)
+        host.ip("address", "add", f"{net}.{number + 1}/24", "dev", name)
+        host.ip("link", "set", name, "up")
+
+
 def expect_rdma(daemons, count=1):
     """All use RDMA, over so many rails."""
     for daemon in daemons:

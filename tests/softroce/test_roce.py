@@ -280,18 +280,8 @@ def roce_with_the_documented_ports_only(ctx):
     """Nothing but TCP 4870 and UDP 4791 may pass, either way."""
     with ctx.lab() as lab:
         for host in lab.hosts:
-            host.run("nft", "-f", "-", text="""
-table inet wall {
-	chain in {
-		type filter hook input priority 0; policy drop;
-		iif lo accept
-		meta l4proto icmpv6 accept
-		tcp dport 4870 accept
-		tcp sport 4870 accept
-		udp dport 4791 accept
-	}
-}
-""")
+            roce.firewall(host, "iif lo accept", "meta l4proto icmpv6 accept", "tcp dport 4870 accept",
+                          "tcp sport 4870 accept", "udp dport 4791 accept", policy="drop")
         daemons = lab.daemons(roce.settings("rdma"))
         roce.flow(lab, daemons, 100000, 3).finish(60)
         roce.expect_rdma(daemons)

@@ -214,11 +214,7 @@ def roce_over_ipv6_only(ctx):
 def roce_over_a_vlan(ctx):
     """The only addresses are those of VLAN 5: its GIDs are used, and its packets are tagged."""
     with ctx.lab() as lab:
-        for number, host in enumerate(lab.hosts):
-            host.ip("-4", "address", "flush", "dev", "eth0")
-            host.ip("link", "add", "link", "eth0", "name", "eth0.5", "type", "vlan", "id", "5")
-            host.ip("address", "add", f"10.48.0.{number + 1}/24", "dev", "eth0.5")
-            host.ip("link", "set", "eth0.5", "up")
+        roce.addresses_on(lab, "eth0.5", "10.48.0", "vlan", "id", "5")
         daemons = lab.daemons(roce.settings())
         roce.flow(lab, daemons, 1 << 20, 3).finish(120)
         rails = roce.rails(daemons[0])
@@ -250,14 +246,7 @@ def roce_mtu_that_does_not_pass(ctx):
     """Both ports say 4096 bytes, packets of that size vanish: TCP with the reason, never a hang."""
     with ctx.lab() as lab:
         for host in lab.hosts:
-            host.run("nft", "-f", "-", text="""
-table inet hole {
-	chain in {
-		type filter hook input priority 0;
-		udp dport 4791 meta length > 2000 drop
-	}
-}
-""")
+            roce.firewall(host, "udp dport 4791 meta length > 2000 drop")
         daemons = lab.daemons(roce.settings(ack_timeout=12, probe_timeout_ms=2000))
         roce.flow(lab, daemons, 1 << 18, 3).finish(120)
         seen = roce.paths(daemons[0])["peers"][0]

@@ -70,11 +70,7 @@ def field_only_link_local_gids(ctx):
 def field_over_macvlan(ctx):
     """The only address is that of a macvlan interface, with its own GID."""
     with ctx.lab() as lab:
-        for number, host in enumerate(lab.hosts):
-            host.ip("-4", "address", "flush", "dev", "eth0")
-            host.ip("link", "add", "link", "eth0", "name", "mac0", "type", "macvlan", "mode", "bridge")
-            host.ip("address", "add", f"10.49.0.{number + 1}/24", "dev", "mac0")
-            host.ip("link", "set", "mac0", "up")
+        roce.addresses_on(lab, "mac0", "10.49.0", "macvlan", "mode", "bridge")
         daemons = lab.daemons(roce.settings())
         roce.flow(lab, daemons, 1 << 18, 3).finish(60)
         rails = roce.rails(daemons[0])
@@ -174,14 +170,7 @@ def field_thousand_communicators(ctx):
 def field_firewall_that_drops(ctx):
     """TCP to the peer is dropped without a word: an error before the time-out, with host and port."""
     with ctx.lab() as lab:
-        lab.hosts[0].run("nft", "-f", "-", text="""
-table inet wall {
-	chain in {
-		type filter hook input priority 0;
-		tcp dport 4870 drop
-	}
-}
-""")
+        roce.firewall(lab.hosts[0], "tcp dport 4870 drop")
         daemons = lab.daemons(roce.settings())
         job = Job(lab, daemons, [1, 1], "loop", "--iterations=2", "--join-ms=20000")
         begin = time.monotonic()
@@ -203,18 +192,10 @@ def field_firewall_that_forgets(ctx):
     """
     with ctx.lab() as lab:
         for host in lab.hosts:
-            host.run("nft", "-f", "-", text="""
-table inet wall {
-	chain in {
-		type filter hook input priority 0; policy drop;
-		iif lo accept
-		meta l4proto icmpv6 accept
-		ct state established,related accept
-		tcp dport 4870 ct state new accept
-		udp dport 4791 accept
-	}
-}
-""")
+            roce.firewall(host, "iif lo accept", "meta l4proto icmpv6 accept",
+                          "ct state established,related accept",
+                          "tcp dport 4870 ct state new accept", "udp dport 4791 accept",
+                          policy="drop")
             host.run("sysctl", "-w", "net.netfilter.nf_conntrack_tcp_timeout_established=10",
                      "net.netfilter.nf_conntrack_tcp_loose=0")
         said = []
