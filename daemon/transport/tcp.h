@@ -40,6 +40,7 @@
 #define TCP_DIRECT 4		 /* up to that many streams are read without asking epoll */
 #define TCP_IO_MAX 16		 /* I/O threads */
 #define TCP_BULK 131072		 /* messages above this go to lanes, where there are any */
+#define TCP_PIECE 65536		 /* the least of a message that a lane shares with others */
 #define TCP_ALIGN 64		 /* of fragments within a message */
 
 enum tcp_peer_state {
@@ -165,6 +166,7 @@ void tcp_flush_sending(struct transport *t);
 void tcp_peer_cancel(struct transport_peer *peer, int status);
 
 /* tcp_lane.c */
+uint32_t tcp_lanes_idle(const struct transport_peer *peer);
 void tcp_lanes_fill(struct transport_peer *peer);
 void tcp_lanes_poll(struct transport *t);
 void tcp_lane_poll(struct tcp_lane *lane);

@@ -29,6 +29,19 @@ static bool lane_put(struct tcp_lane *lane)
 	return true;
 }
 
+/* How many have nothing to write. */
+uint32_t tcp_lanes_idle(const struct transport_peer *peer)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < peer->stream_count; i++) {
+		const struct tcp_lane *lane = peer->streams[i]->lane;
+
+		n += lane && own(&lane->tail) == lane->reaped;
+	}
+	return n;
+}
+
 /* The lane with the least to write, in turn among equals; NULL: all have enough. */
 static struct tcp_lane *lane_pick(struct transport_peer *peer)
 {

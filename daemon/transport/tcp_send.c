@@ -9,7 +9,8 @@
  * first. Among the others those that have begun and those that have not alternate, and those that
  * have begun take turns; no more than TCP_TURNS do, so that the receiver's table of open receives
  * cannot overflow. Where a peer has lanes (tcp_io.h) they carry what is larger than TCP_BULK, and
- * our own streams the rest, which so never waits behind it.
+ * our own streams the rest, which so never waits behind it. Lanes that have nothing to do share the
+ * next message in pieces, since what a lane does with one is copying, which takes its time.
  *
  * Messages that callbacks send during transport_poll() are written when the callbacks of one read
  * are through, so that the answers to many small messages share one system call.
@@ -83,13 +84,13 @@ static struct transport_send *next_send(struct transport_peer *peer)
 	return l ? container_of(l, struct transport_send, link) : queue_next(&peer->small);
 }
 
-/* Takes one fragment of the message and puts the rest of it back in the queue. */
-static void take_fragment(struct transport_peer *peer, struct tcp_queue *q,
-			  struct transport_send *send, struct tcp_fragment *ret)
+/* Takes one fragment of up to @max bytes and puts the rest of the message back in the queue. */
+static void take_fragment(struct tcp_queue *q, struct transport_send *send, uint32_t max,
+			  struct tcp_fragment *ret)
 {
 	struct tcp_cursor cursor = {send->iov_index, send->iov_offset};
 	uint64_t left = send->length - send->queued;
-	uint32_t size = (uint32_t)MIN(left, peer->transport->options.fragment);
+	uint32_t size = (uint32_t)MIN(left, max);
 
 	ret->header = send->header;
 	ret->header.magic = WIRE_MAGIC;
@@ -120,11 +121,16 @@ static void take_fragment(struct transport_peer *peer, struct tcp_queue *q,
 bool tcp_take_bulk(struct transport_peer *peer, struct tcp_fragment *ret)
 {
 	struct transport_send *send = queue_next(&peer->bulk);
+	uint64_t share;
 
-	if (send) {
-		take_fragment(peer, &peer->bulk, send, ret);
+	if (!send) {
+		return false;
 	}
-	return send != NULL;
+	share = DIV_UP(send->length - send->queued, MAX(tcp_lanes_idle(peer), 1));
+	share = MAX(ALIGN_UP(share, TCP_ALIGN), TCP_PIECE);
+	take_fragment(&peer->bulk, send, (uint32_t)MIN(share, peer->transport->options.fragment),
+		      ret);
+	return true;
 }
 
 static bool batch_fill(struct tcp_stream *s)
@@ -144,7 +150,7 @@ static bool batch_fill(struct tcp_stream *s)
 		if (bytes > 0 && send->length - send->queued > TCP_BATCH_BYTES) {
 			break;
 		}
-		take_fragment(peer, &peer->small, send, f);
+		take_fragment(&peer->small, send, peer->transport->options.fragment, f);
 		s->batch_count++;
 		bytes += WIRE_SIZE + f->header.fragment;
 	}
@@ -379,6 +385,12 @@ void tcp_peer_cancel(struct transport_peer *peer, int status)
 	}
 }
 
+/* Messages of collectives are no larger than a fragment: those of full size are bulk, too. */
+static uint64_t bulk_from(uint32_t fragment)
+{
+	return MIN(TCP_BULK, MAX(fragment / 2, TCP_LARGE));
+}
+
 /**
  * transport_send() - queue a message
  * @peer: borrowed
@@ -388,7 +400,7 @@ void transport_send(struct transport_peer *peer, struct transport_send *send)
 {
 	struct transport *t = peer->transport;
 	bool urgent = send->length <= MIN(TRANSPORT_URGENT, t->options.fragment);
-	bool bulk = send->length > TCP_BULK && peer->lane_count > 0;
+	bool bulk = send->length > bulk_from(t->options.fragment) && peer->lane_count > 0;
 
 	list_init(&send->link);
 	send->queued = 0;

@@ -161,3 +161,65 @@ Test(tcp_lane, waking_its_thread_is_a_system_call)
 	end_fini(&e);
 	messages_free(m, 1);
 }
+
+/* Return: of the fragment that a raw socket is sent; it is read to its end. */
+static struct wire_header take(int raw)
+{
+	struct wire_header h;
+	static uint8_t payload[4 * LENGTH];
+	uint32_t got = 0;
+
+	cr_assert_eq(recv(raw, &h, WIRE_SIZE, MSG_WAITALL), WIRE_SIZE);
+	cr_assert_leq(h.fragment, sizeof(payload));
+	while (got < h.fragment) {
+		ssize_t n = recv(raw, payload + got, h.fragment - got, 0);
+
+		cr_assert_gt(n, 0);
+		got += (uint32_t)n;
+	}
+	return h;
+}
+
+/* A message that would be one fragment is shared by the lanes that have nothing else to do. */
+Test(tcp_lane, idle_lanes_share_a_message)
+{
+	struct message *m = malloc(sizeof(*m));
+	struct wire_header a, b;
+	struct end e;
+	int raw[2];
+
+	lane_init(&e, 4 * LENGTH);
+	raw[0] = end_join_raw(&e);
+	raw[1] = end_join_raw(&e);
+	message_init(m, 0, 2 * LENGTH, 1, &e);
+	transport_send(e.peer, &m->send);
+	a = take(raw[0]);
+	b = take(raw[1]);
+	cr_assert_eq(a.length, 2 * LENGTH);
+	cr_assert_eq(a.fragment, LENGTH);
+	cr_assert_eq(b.fragment, LENGTH);
+	cr_assert_eq(a.offset + b.offset, LENGTH);
+	transport_peer_free(take_ptr(e.peer));
+	close(raw[0]);
+	close(raw[1]);
+	end_fini(&e);
+	messages_free(m, 1);
+}
+
+/* Small chunks (peer.chunk_kib) must not make all data the progress thread's. */
+Test(tcp_lane, messages_of_a_small_chunk_are_bulk)
+{
+	struct message *m = malloc(sizeof(*m));
+	struct end e;
+	int raw;
+
+	lane_init(&e, LENGTH / 4);
+	raw = end_join_raw(&e); /* a lane; there is no other stream */
+	message_init(m, 0, LENGTH / 4, 1, &e);
+	transport_send(e.peer, &m->send);
+	cr_assert_eq(take(raw).fragment, LENGTH / 4);
+	transport_peer_free(take_ptr(e.peer));
+	close(raw);
+	end_fini(&e);
+	messages_free(m, 1);
+}
