@@ -35,13 +35,13 @@
 #include "job/jobs.h"
 #include "job/peers.h"
 #include "job/rails.h"
+#include "suit.h"
 #include "util/notify.h"
 #include "util/thread.h"
 
 #define STOP_DEADLINE_MS 1800 /* a clean stop takes at most 2 s */
 /* Arithmetic on less is over before another thread has heard of it. */
 #define REDUCE_MIN (64u << 10)
-#define IO_THREADS_MAX 6 /* more did not help on 16 CPUs */
 #define NSETTINGS 4
 #define NSIGNALS 3
 
@@ -401,17 +401,6 @@ static int init_host(struct daemon *d)
 	return err_trace(host_init(&d->host, d->config));
 }
 
-/* System calls of TCP take more time than sums do. */
-static unsigned int io_threads(const struct config *c)
-{
-	unsigned int cpus = thread_cpus();
-
-	if (c->io_threads >= 0) {
-		return (unsigned int)c->io_threads;
-	}
-	return cpus <= 4 ? 0 : MIN(MAX(cpus * 3 / 8, 1), IO_THREADS_MAX);
-}
-
 static void on_gpu(uv_poll_t *poll, int status, int events)
 {
 	struct daemon *d = poll->data;
@@ -427,7 +416,7 @@ static int init_gpu(struct daemon *d)
 		.off = d->config->gpu == CONFIG_GPU_OFF,
 		.peer_off = d->config->gpu_peer == CONFIG_GPU_OFF,
 		.staging = d->config->gpu_staging,
-		.spin_us = d->config->progress_spin_us,
+		.spin_us = suit_spin_us(d->config, thread_cpus()),
 	};
 	int r = gpu_new(&o, &d->gpu);
 
@@ -453,10 +442,10 @@ static int init_engine(struct daemon *d)
 		.chunk = c->chunk_kib * 1024,
 		.eager = c->eager_kib * 1024,
 		.eager_credits = c->eager_credits,
-		.spin_us = c->progress_spin_us,
+		.spin_us = suit_spin_us(c, thread_cpus()),
 		.cpu = c->progress_cpu,
 		.reduce_threads = c->reduce_threads,
-		.io_threads = io_threads(c),
+		.io_threads = suit_io_threads(c, thread_cpus()),
 		.reduce_min = REDUCE_MIN,
 		.user_timeout_ms = c->transfer_timeout_ms,
 	};
@@ -549,7 +538,7 @@ static int init_peers(struct daemon *d)
 		.listen = (const char *const *)c->listen.items,
 		.nlisten = c->listen.count,
 		.key_path = c->key_file[0] != '\0' ? c->key_file : NULL,
-		.streams = c->streams < 0 ? 1 + io_threads(c) : (unsigned int)c->streams,
+		.streams = suit_streams(c, thread_cpus()),
 		.heartbeat_ms = c->heartbeat_ms,
 		.peer_timeout_ms = c->peer_timeout_ms,
 		.connect_timeout_ms = c->connect_timeout_ms,

@@ -79,7 +79,7 @@ struct config {
 	struct value_group socket_group;
 	struct value_group admin_group;
 	enum log_level log_level;
-	uint32_t progress_spin_us;
+	int32_t progress_spin_us; /* VALUE_IS_AUTO */
 	int32_t progress_cpu;
 	int32_t reduce_threads; /* VALUE_IS_AUTO */
 	int32_t io_threads;	/* VALUE_IS_AUTO */
