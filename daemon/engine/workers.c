@@ -27,6 +27,8 @@
 #include "util/clock.h"
 #include "util/thread.h"
 
+#define WORKERS_SUIT_MAX 8
+
 enum worker_state {
 	WORKER_BUSY = 0,
 	WORKER_LOOKING = 1, /* will take a slice by itself */
@@ -69,7 +71,7 @@ struct workers {
 
 unsigned int workers_suit(unsigned int cpus)
 {
-	return cpus <= 4 ? 0 : MIN(MAX(cpus / 4, 1), 4);
+	return cpus <= 4 ? 0 : MIN(MAX(cpus / 4, 1), WORKERS_SUIT_MAX);
 }
 
 /* ---- taking and finishing: workers and progress thread ------------------------------------ */

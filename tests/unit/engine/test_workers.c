@@ -194,7 +194,8 @@ Test(workers, suit)
 	cr_assert_eq(workers_suit(5), 1);
 	cr_assert_eq(workers_suit(8), 2);
 	cr_assert_eq(workers_suit(16), 4);
-	cr_assert_eq(workers_suit(256), 4);
+	cr_assert_eq(workers_suit(32), 8);
+	cr_assert_eq(workers_suit(256), 8);
 	cr_assert_geq(thread_cpus(), 1);
 }
 
