@@ -25,7 +25,7 @@ unsigned int suit_io_threads(const struct config *c, unsigned int cpus)
 	if (c->io_threads != VALUE_IS_AUTO) {
 		return (unsigned int)c->io_threads;
 	}
-	return cpus <= 4 ? 0 : MIN(MAX(cpus * 3 / 8, 1), IO_THREADS_MAX);
+	return cpus <= 4 ? 0 : MIN(cpus / 2, IO_THREADS_MAX);
 }
 
 /* The first is for what is short, the others are a thread's each. */

@@ -114,12 +114,16 @@ static bool is_direct(const struct verbs_peer *peer, const struct transport_recv
 	return true;
 }
 
+static uint32_t ways_of(const struct verbs_peer *peer)
+{
+	return (uint32_t)MAX(__builtin_popcount(peer->up), 1) * peer->v->options.bulk_qps;
+}
+
 /* Large writes complete less often; but all queue pairs of all rails should have some. */
 static uint32_t direct_size(const struct verbs_peer *peer, uint64_t length)
 {
 	const struct verbs_options *o = &peer->v->options;
-	uint64_t ways = (uint64_t)MAX(__builtin_popcount(peer->up), 1) * o->bulk_qps;
-	uint64_t part = length / (2 * ways) / 64 * 64;
+	uint64_t part = length / (2 * ways_of(peer)) / 64 * 64;
 
 	return (uint32_t)MIN(MAX(part, peer->fragment), MAX(o->direct, peer->fragment));
 }
@@ -157,6 +161,8 @@ void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
 		.direct = is_direct(peer, recv, w.length),
 		.length = w.length,
 		.grant_size = h->count ? direct_size(peer, w.length) : peer->fragment,
+		.grant_max = h->count ? MAX(peer->v->options.direct, peer->fragment)
+				      : peer->fragment,
 	};
 	peer->nrx++;
 	list_init(&rx->link);
@@ -186,9 +192,13 @@ static void put_keys(const struct verbs_peer *peer, const struct rdma_mem *m, st
 	}
 }
 
+/* Behind fragments for all queue pairs nothing is gained by dividing what comes next. */
 static uint32_t direct_grant(const struct verbs_peer *peer, const struct verbs_rx *rx)
 {
-	return peer->grant_size < peer->fragment ? peer->grant_size : rx->grant_size;
+	if (peer->grant_size < peer->fragment) {
+		return peer->grant_size;
+	}
+	return peer->outstanding >= 2 * ways_of(peer) ? rx->grant_max : rx->grant_size;
 }
 
 /* The next part of a direct message. */

@@ -199,6 +199,7 @@ struct verbs_rx {
 	uint32_t sender; /* its handle of the message */
 	bool used, direct;
 	uint32_t grant_size; /* of direct grants, unless packets are lost */
+	uint32_t grant_max;  /* the same when there is enough else for all queue pairs */
 	uint64_t length, granted, received;
 	uint32_t piece; /* direct: the next to grant */
 	uint64_t piece_offset;

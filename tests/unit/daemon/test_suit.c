@@ -16,8 +16,8 @@ Test(suit, by_cpus)
 		unsigned int cpus, io;
 		uint32_t spin;
 	} rows[] = {
-		{1, 0, 50},   {4, 0, 50},    {5, 1, 50},     {8, 3, 50},
-		{16, 6, 300}, {32, 12, 300}, {256, 12, 300},
+		{1, 0, 50},   {4, 0, 50},    {5, 2, 50},     {8, 4, 50},
+		{16, 8, 300}, {32, 12, 300}, {256, 12, 300},
 	};
 	const struct config auto_ = {
 		.io_threads = VALUE_IS_AUTO,
