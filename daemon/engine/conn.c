@@ -352,7 +352,7 @@ static void note_lost(uint64_t *lost, uint32_t seq)
 static void take_grant(struct engine_comm *c, uint32_t host, const struct wire_header *h)
 {
 	struct op *op = comm_op(c, h->seq);
-	uint32_t *grant;
+	uint32_t *grant, before;
 
 	if (!op) {
 		if ((int32_t)(h->seq - c->done) > 0) {
@@ -361,10 +361,11 @@ static void take_grant(struct engine_comm *c, uint32_t host, const struct wire_h
 		return;
 	}
 	grant = &c->grants[(size_t)(h->seq % LIMIT_COMM_WINDOW) * c->nhosts + host];
-	*grant = MAX(*grant, h->segment);
+	before = *grant;
+	*grant = MAX(before, h->segment);
 	if (op->state == OP_ACTIVE) {
 		op->last_progress = c->progress->now;
-		op_retry(op);
+		op_granted(op, host, before, *grant);
 	}
 }
 

@@ -171,6 +171,8 @@ void op_run_copied(struct op_run *run);
 void op_unhold(struct op_ctx *ctx);
 /* Tries blocked sends again. */
 void op_retry(struct op *op);
+/* Those to a host that had granted the segments below @from, and now has those below @to. */
+void op_granted(struct op *op, uint32_t host, uint32_t from, uint32_t to);
 /* Fails: nothing new is sent, what arrives is dropped. Return: true when nothing is held. */
 bool op_cancel(struct op *op);
 void op_release(struct op *op);

@@ -243,19 +243,35 @@ void op_run_steps(struct op_run *run)
 	}
 }
 
+/* @host: of those who are sent to; -1: all. */
+static void run_retry(struct op_run *run, int64_t host)
+{
+	const struct plan *plan = run->ctx->entry->plan;
+
+	for (uint32_t i = 0; run->active && i < plan->nsteps; i++) {
+		if (run->steps[i].state == STEP_BLOCKED &&
+		    (host < 0 || plan->steps[i].peer == host)) {
+			run->steps[i].state = STEP_READY;
+			run->ready[run->nready++] = i;
+			run_enqueue(run);
+		}
+	}
+}
+
 void op_retry(struct op *op)
 {
-	struct op_ctx *ctx = op->ctx;
+	for (uint32_t r = 0; r < op->ctx->nruns; r++) {
+		run_retry(&op->ctx->runs[r], -1);
+	}
+}
 
-	for (uint32_t r = 0; r < ctx->nruns; r++) {
-		struct op_run *run = &ctx->runs[r];
+void op_granted(struct op *op, uint32_t host, uint32_t from, uint32_t to)
+{
+	for (uint32_t r = 0; r < op->ctx->nruns; r++) {
+		struct op_run *run = &op->ctx->runs[r];
 
-		for (uint32_t i = 0; run->active && i < ctx->entry->plan->nsteps; i++) {
-			if (run->steps[i].state == STEP_BLOCKED) {
-				run->steps[i].state = STEP_READY;
-				run->ready[run->nready++] = i;
-				run_enqueue(run);
-			}
+		if (run->segment >= from && run->segment < to) {
+			run_retry(run, host);
 		}
 	}
 }
