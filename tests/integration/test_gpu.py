@@ -369,6 +369,15 @@ def gpu_check_on_several_gpus(ctx):
         done = lab.hosts[0].run(*command, "--gpus=5", check=False)
         expect(done.returncode == 1 and "5 GPUs are asked for, a rank each, and 4 are here" in done.stdout,
                done.stdout)
+        for word, why in (("--gpus=0", "'0' is not a number of 1 or more"),
+                          ("--sizes=8,zz", "'8,zz' is not a list of sizes"),
+                          ("--config=nonsense", "'nonsense' is not SECTION.KEY=VALUE")):
+            done = lab.hosts[0].run(*command, word, check=False)
+            expect(done.returncode == 2 and why in done.stdout, done.stdout)
+        done = lab.hosts[0].run(*command, f"--out={lab.dir}/none/page", check=False)
+        expect(done.returncode == 1 and f"there is no folder {lab.dir}/none" in done.stdout, done.stdout)
+        done = lab.hosts[0].run(*command, "--gpus=2", "--only=together", "--config=daemon.gpu=off", check=False)
+        expect(done.returncode == 0 and "0 % of the bytes" in done.stdout, done.stdout)
         done = lab.hosts[0].run(*command, "--gpus=4", "--only=apart,together,mixed", check=False, timeout=300)
         expect(done.returncode == 0, done.stdout)
         with open(f"{lab.dir}/page.json", encoding="utf-8") as f:

@@ -11,6 +11,7 @@
  *
  * Thread: main      Owns: nothing      Locks: none
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "rank.h"
 
 #define MAX_REPS 2000
+#define SIZE_LIMIT (64ul << 30)
 #define ROW 20
 #define WARM 6 /* a daemon tries GPUs with each other when an operation could use it first */
 
@@ -150,23 +152,47 @@ static void bench_op(struct rank *r, const char *op, CUdeviceptr base, const siz
 	}
 }
 
+/* Return: how many; ends the process if the text is not such a list. */
+static int parse_sizes(const char *text, size_t *sizes, int max)
+{
+	int n = 0;
+
+	for (const char *s = text;; n++) {
+		unsigned long size;
+		char *end;
+		int shift;
+
+		errno = 0;
+		size = strtoul(s, &end, 10);
+		shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+		if (errno || *s < '0' || *s > '9' || size > SIZE_LIMIT >> shift) {
+			die("--sizes: '%s' does not begin with a size of 0 to 64G bytes, such as "
+			    "8, 64K or 1M",
+			    s);
+		}
+		end += shift > 0;
+		if (n == max || (*end != '\0' && *end != ',')) {
+			die("--sizes: up to %d sizes with commas between them are allowed, not "
+			    "'%s'",
+			    max, text);
+		}
+		sizes[n] = size << shift;
+		if (*end == '\0') {
+			return n + 1;
+		}
+		s = end + 1;
+	}
+}
+
 int run_bench(struct rank *r)
 {
 	size_t max = 0, sizes[32];
 	char *ops = strdup(r->ops);
-	const char *s = r->sizes;
 	struct memory m;
-	int n = 0;
+	int n = parse_sizes(r->sizes, sizes, ARRAY_SIZE(sizes));
 
-	while (*s && n < 32) {
-		char *end;
-
-		sizes[n] = strtoul(s, &end, 10);
-		sizes[n] <<= *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-		end += *end == 'K' || *end == 'M' || *end == 'G';
-		max = sizes[n] > max ? sizes[n] : max;
-		n++;
-		s = *end == ',' ? end + 1 : end;
+	for (int i = 0; i < n; i++) {
+		max = MAX(max, sizes[i]);
 	}
 	/* An all-gather of 8 bytes has a block of one element a rank all the same. */
 	max = ALIGN_UP(max + (size_t)r->size * 8, 256);

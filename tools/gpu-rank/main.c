@@ -117,6 +117,18 @@ static void start(struct rank *r, const char *socket, const char *id_path)
 	must(roce_comm_init(r->client, &id, r->rank, r->size, NULL, &r->comm), "roce_comm_init");
 }
 
+/* Ends the process if it is none from @min to @max. */
+static double number(const char *name, const char *text, double min, double max)
+{
+	char *end;
+	double v = strtod(text, &end);
+
+	if (end == text || *end != '\0' || !(v >= min && v <= max)) {
+		die("--%s: '%s' is no number from %g to %g", name, text, min, max);
+	}
+	return v;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -146,16 +158,16 @@ int main(int argc, char **argv)
 			id = optarg;
 			break;
 		case 'r':
-			r.rank = atoi(optarg);
+			r.rank = (int)number("rank", optarg, 0, 65535);
 			break;
 		case 'n':
-			r.size = atoi(optarg);
+			r.size = (int)number("size", optarg, 1, 65536);
 			break;
 		case 'd':
-			r.device = atoi(optarg);
+			r.device = (int)number("device", optarg, 0, 1023);
 			break;
 		case 'b':
-			r.bytes = strtoul(optarg, NULL, 0);
+			r.bytes = (size_t)number("bytes", optarg, 1, 1L << 36);
 			break;
 		case 'z':
 			r.sizes = optarg;
@@ -164,7 +176,7 @@ int main(int argc, char **argv)
 			r.ops = optarg;
 			break;
 		case 't':
-			r.seconds = atof(optarg);
+			r.seconds = number("seconds", optarg, 0, 3600);
 			break;
 		case 'S':
 			r.brief = true;

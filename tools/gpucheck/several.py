@@ -60,7 +60,7 @@ def step_apart(args):
 def straight_share(before, after):
     """Of the bytes that copy engines moved: how many went straight to another GPU."""
     moved = {k: after[k] - before.get(k, 0) for k in after}
-    return round(moved["bytes_to_other_gpus"] / max(sum(moved.values()), 1), 3)
+    return round(moved.get("bytes_to_other_gpus", 0) / max(sum(moved.values()), 1), 3)
 
 
 def step_together(args):
