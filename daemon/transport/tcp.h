@@ -151,7 +151,10 @@ struct transport {
 void tcp_enter(struct transport *t);
 void tcp_leave(struct transport *t);
 void tcp_peer_fail(struct transport_peer *peer, int error, const char *reason);
+
+/* tcp_stream.c */
 void tcp_stream_watch(struct tcp_stream *s);
+void tcp_stream_close(struct tcp_stream *s);
 
 /* tcp_send.c */
 void tcp_queue_init(struct tcp_queue *q);
