@@ -21,7 +21,11 @@
 
 #define LATENCY_NS (500 * CLOCK_NS_PER_MS)
 #define LATENCY_BYTES 8
-#define LOOK_MS 200	/* between two looks at the trials */
+#define LOOK_MS 200 /* between two looks at the trials */
+#define BLACK_HOLE                                                                              \
+	"messages of 8 bytes were answered, those of 1 MiB were not: are packets of the full "  \
+	"MTU lost on the way? Set the MTU of the interfaces to what every switch passes (ping " \
+	"-M do -s SIZE finds it)"
 #define GIVE_UP_MS 4000 /* without an answer: who asks is a person, who waits */
 
 enum check_state {
@@ -198,6 +202,16 @@ static void take_speed(struct engine_gauge *g, struct check_speed *ret)
 	ret->p99 = g->times[(uint64_t)g->ntimes * 99 / 100];
 }
 
+/* Short messages pass and none of a long one's packets do: what only their size explains. */
+static void suspect_mtu(struct check *c)
+{
+	struct check_speed *b = &c->result.bandwidth;
+
+	if (c->gauge.result == -ETIMEDOUT && c->gauge.messages == 0) {
+		snprintf(b->reason, sizeof(b->reason), "%s", BLACK_HOLE);
+	}
+}
+
 static void check_measured(void *arg);
 
 static void check_measure(struct check *c, uint32_t message, uint32_t window, uint64_t ns)
@@ -230,6 +244,7 @@ static void check_measured(void *arg)
 		}
 	} else {
 		take_speed(&c->gauge, &c->result.bandwidth);
+		suspect_mtu(c);
 		c->state = CHECK_REPORT;
 	}
 }
@@ -382,12 +397,20 @@ void checks_tick(struct jobs *jobs, uint64_t now)
 /* See check.h. */
 void checks_link_down(struct jobs *jobs, struct hostlink *l, const char *reason)
 {
+	char text[LIMIT_ERROR_TEXT];
+
 	list_for_each_safe (at, &jobs->checks) {
 		struct check *c = container_of(at, struct check, link);
 
-		if (c->l == l && c->state != CHECK_OVER) {
-			check_fail(c, reason);
+		if (c->l != l || c->state == CHECK_OVER) {
+			continue;
 		}
+		if (c->result.latency.measured && !c->result.bandwidth.measured) {
+			/* What waits for acknowledgements that never come ends with the link. */
+			snprintf(text, sizeof(text), "%.700s; %s", reason, BLACK_HOLE);
+			reason = text;
+		}
+		check_fail(c, reason);
 	}
 }
 

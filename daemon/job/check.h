@@ -36,7 +36,7 @@ enum {
 
 struct check_speed {
 	bool measured;
-	char reason[128];	/* when it was not */
+	char reason[256];	/* when it was not */
 	uint64_t bytes;		/* of a message */
 	uint64_t messages;	/* acknowledged */
 	uint64_t elapsed;	/* ns */

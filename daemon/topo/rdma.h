@@ -82,6 +82,7 @@ struct rdma_device {
 	/* Memory that rdma_mem.c has registered now, and how often it was refused; any thread. */
 	_Atomic uint32_t regions;
 	_Atomic uint64_t region_bytes;
+	_Atomic uint32_t receive_regions; /* beside these: receive buffers of rails */
 	_Atomic uint32_t refused[RDMA_REFUSAL_COUNT_];
 };
 

@@ -85,11 +85,29 @@ void rdma_memlock_hint(size_t size, char *buf, size_t len)
 		 limit / 1024, used, size / 1024);
 }
 
+/* Regions of this daemon's. */
+static uint32_t ours_of(const struct rdma_device *d)
+{
+	/* relaxed: a number for a text */
+	return atomic_load_explicit(&d->regions, memory_order_relaxed) +
+	       atomic_load_explicit(&d->receive_regions, memory_order_relaxed);
+}
+
 /* Others may have regions there, too: the device's own number is the most that it ever takes. */
 static bool is_full(const struct rdma_device *d)
 {
-	return d->attr.max_mr > 0 &&
-	       atomic_load_explicit(&d->regions, memory_order_relaxed) >= (uint32_t)d->attr.max_mr;
+	return d->attr.max_mr > 0 && ours_of(d) >= (uint32_t)d->attr.max_mr;
+}
+
+void rdma_region_hint(const struct rdma_device *d, size_t size, char *buf, size_t len)
+{
+	if (is_full(d)) {
+		snprintf(buf, len,
+			 "the device takes %d regions at a time, and %u are this daemon's",
+			 d->attr.max_mr, ours_of(d));
+	} else {
+		rdma_memlock_hint(size, buf, len);
+	}
 }
 
 static enum rdma_refusal refusal_of(const struct rdma_device *d, int error)
@@ -117,13 +135,9 @@ static void explain(struct rdma_mem *m, const struct rdma_device *d, int error)
 {
 	char hint[200] = "";
 
-	if (refusal_of(d, error) == RDMA_REFUSED_FULL) {
-		snprintf(hint, sizeof(hint),
-			 "; the device takes %d regions at a time, and %u are this daemon's",
-			 d->attr.max_mr, atomic_load_explicit(&d->regions, memory_order_relaxed));
-	} else if (error == ENOMEM || error == EAGAIN) {
+	if (refusal_of(d, error) == RDMA_REFUSED_FULL || error == ENOMEM || error == EAGAIN) {
 		memcpy(hint, "; ", 2);
-		rdma_memlock_hint(m->size, hint + 2, sizeof(hint) - 2);
+		rdma_region_hint(d, m->size, hint + 2, sizeof(hint) - 2);
 	} else if (error == EFAULT) {
 		snprintf(hint, sizeof(hint), "; this kind of memory cannot be registered");
 	}

@@ -51,6 +51,8 @@ enum rdma_mem_way rdma_mem_add_dmabuf(struct rdma_mem *m, struct rdma_device *d,
 				      uint64_t offset);
 /* What to tell the user who sees ENOMEM: names RLIMIT_MEMLOCK, and where to raise it. */
 void rdma_memlock_hint(size_t size, char *buf, size_t len);
+/* The same for a region of @d, which may have no more of them, too. */
+void rdma_region_hint(const struct rdma_device *d, size_t size, char *buf, size_t len);
 /* Does a limit of locked memory hold for this process? */
 bool rdma_memlock_limited(uint64_t *ret_bytes);
 

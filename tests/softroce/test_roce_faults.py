@@ -251,8 +251,26 @@ def roce_mtu_that_does_not_pass(ctx):
         roce.flow(lab, daemons, 1 << 18, 3).finish(120)
         seen = roce.paths(daemons[0])["peers"][0]
         rail = [p for p in seen["paths"] if p["kind"] == "rdma"][0]
-        expect(seen["transport"] == "tcp" and "MTU" in rail["reason"], f"{seen}")
+        expect(seen["transport"] == "tcp" and "small packets pass, those of the full MTU (4096) do not"
+               in rail["reason"], f"{seen}")
         return rail["reason"]
+
+
+@test
+def roce_check_finds_a_black_hole(ctx):
+    """Full packets vanish, of TCP too, small ones pass: rocectl check names the MTU in bounded time."""
+    with ctx.lab() as lab:
+        for host in lab.hosts:
+            roce.firewall(host, "meta length > 1400 drop")
+        settings = roce.settings(ack_timeout=12, probe_timeout_ms=2000)
+        settings["daemon"] = {"transfer_timeout_ms": 6000}
+        daemons = lab.daemons(settings)
+        start = time.monotonic()
+        done = daemons[0].ctl("check", "--seconds=0.5", lab.hosts[1].address, check=False)
+        took = time.monotonic() - start
+        expect(done.returncode == 4 and took < 30, f"{took:.1f} s: {done.returncode}: {done.stdout}")
+        expect("are packets of the full MTU lost" in done.stdout, done.stdout)
+        return f"{took:.1f} s"
 
 
 @test

@@ -34,6 +34,21 @@ void verbs_dev_close(struct verbs_dev *dev)
 	}
 }
 
+static void explain_cq(const struct verbs_dev *dev, uint32_t entries, char *hint, size_t size)
+{
+	int n = 0;
+
+	for (const struct verbs_cq *cq = dev->cqs; cq; cq = cq->next) {
+		n++;
+	}
+	if (n > 0 && n >= dev->device->attr.max_cq) {
+		snprintf(hint, size, "%d are in use here, the device has %d", n,
+			 dev->device->attr.max_cq);
+	} else {
+		rdma_memlock_hint((size_t)entries * 64, hint, size);
+	}
+}
+
 int verbs_cq_reserve(struct verbs_dev *dev, uint32_t entries, struct verbs_cq **ret, char *why,
 		     size_t size)
 {
@@ -61,7 +76,7 @@ int verbs_cq_reserve(struct verbs_dev *dev, uint32_t entries, struct verbs_cq **
 		char hint[160] = "";
 
 		if (r == ENOMEM) {
-			rdma_memlock_hint((size_t)entries * 64, hint, sizeof(hint));
+			explain_cq(dev, entries, hint, sizeof(hint));
 		}
 		snprintf(why, size, "%s: cannot make a completion queue of %u entries: %s%s%s",
 			 dev->device->name, entries, strerror(r), hint[0] ? "; " : "", hint);
@@ -177,10 +192,7 @@ static void release_rails(struct verbs_peer *peer, const struct verbs_dev *dev)
 
 		if (rail && rail->dev == dev) {
 			verbs_rail_destroy_qps(rail);
-			if (rail->rx_mr) {
-				dev->api->dereg_mr(rail->rx_mr);
-				rail->rx_mr = NULL;
-			}
+			verbs_rail_drop_rx(rail);
 		}
 	}
 }

@@ -82,7 +82,8 @@ static void explain_create(const struct verbs_qp *qp, int error, char *why, size
 	const struct verbs_dev *dev = qp->rail->dev;
 	char hint[160] = "";
 
-	if (error == ENOMEM) {
+	/* With none left memory is not the cause. */
+	if (error == ENOMEM && dev->qps < (uint32_t)MAX(dev->device->attr.max_qp, 1)) {
 		hint[0] = ';';
 		hint[1] = ' ';
 		rdma_memlock_hint(qp->sq_size * 256, hint + 2, sizeof(hint) - 2);

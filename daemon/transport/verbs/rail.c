@@ -164,20 +164,35 @@ static int wc_errno(enum ibv_wc_status status)
 	}
 }
 
+/*
+ * What may be the cause when nothing comes through. In the trial the writes are empty: when they
+ * came back, and the message of full packets did not, there is no doubt.
+ */
+static void suspect(const struct verbs_rail *rail, char *buf, size_t size)
+{
+	if (rail->state == VERBS_RAIL_PROBING && rail->probes == 0 && !rail->probe_acked) {
+		snprintf(buf, size,
+			 "small packets pass, those of the full MTU (%u) do not: a path MTU below "
+			 "that; set the interfaces to what every switch on the way passes",
+			 rail->mtu);
+	} else {
+		snprintf(buf, size, "UDP 4791 blocked, or a path MTU below %u?", rail->mtu);
+	}
+}
+
 /* A work request failed; the first one says why. */
 void verbs_rail_wc_failed(struct verbs_rail *rail, struct verbs_qp *qp, const struct ibv_wc *wc)
 {
 	const struct verbs_options *o = &rail->peer->v->options;
-	char hint[120] = "";
+	char hint[240] = "", cause[200];
 
 	if (wc->vendor_err) {
 		snprintf(hint, sizeof(hint), ", vendor error 0x%x", wc->vendor_err);
 	}
 	if (wc->status == IBV_WC_RETRY_EXC_ERR) {
-		snprintf(hint, sizeof(hint),
-			 " after %u retries; no RoCE path (UDP 4791 blocked, or a path MTU below "
-			 "%u)?",
-			 o->retry, rail->mtu);
+		suspect(rail, cause, sizeof(cause));
+		snprintf(hint, sizeof(hint), " after %u retries; no RoCE path: %s", o->retry,
+			 cause);
 	}
 	verbs_rail_fail(rail, wc_errno(wc->status), "queue pair %u: %s (status %d)%s", qp->index,
 			ibv_wc_status_str(wc->status), (int)wc->status, hint);
@@ -470,11 +485,8 @@ static void apply_move(struct verbs_rail *rail)
 	struct verbs_dev *dev = &rail->peer->v->devs[rail->next.device->index];
 
 	rail->moving = false;
-	if (rail->dev != dev && rail->rx_mr) {
-		rail->dev->api->dereg_mr(rail->rx_mr);
-		rail->rx_mr = NULL;
-	}
 	if (rail->dev != dev) {
+		verbs_rail_drop_rx(rail);
 		verbs_withdraw_keys(rail->peer, rail->index);
 	}
 	rail->dev = dev;
@@ -540,19 +552,20 @@ void verbs_rail_work(struct verbs_rail *rail)
 void verbs_rail_tick(struct verbs_rail *rail)
 {
 	struct verbs *v = rail->peer->v;
+	char cause[200];
 
 	if (v->now < rail->deadline || rail->state == VERBS_RAIL_UP) {
 		return;
 	}
 	switch (rail->state) {
 	case VERBS_RAIL_PROBING:
-		verbs_rail_fail(
-			rail, -ETIMEDOUT,
-			"the trial was not through after %u ms (%s; %u of %u writes did not "
-			"come back); UDP 4791 blocked, or a path MTU below %u?",
-			v->options.probe_ms,
-			rail->probe_acked ? "messages passed" : "no message came back",
-			rail->probes, rail->nqps - 1, rail->mtu);
+		suspect(rail, cause, sizeof(cause));
+		verbs_rail_fail(rail, -ETIMEDOUT,
+				"the trial was not through after %u ms (%s; %u of %u writes did "
+				"not come back); %s",
+				v->options.probe_ms,
+				rail->probe_acked ? "messages passed" : "no message came back",
+				rail->probes, rail->nqps - 1, cause);
 		break;
 	case VERBS_RAIL_OPENING:
 		verbs_rail_fail(rail, -ETIMEDOUT, "no answer to new queue pairs after %u ms",
@@ -575,9 +588,7 @@ struct verbs_rail *verbs_rail_free(struct verbs_rail *rail)
 	for (uint32_t i = 0; i < VERBS_QPS_MAX; i++) {
 		verbs_qp_free(rail->qps[i]);
 	}
-	if (rail->rx_mr) {
-		rail->dev->api->dereg_mr(rail->rx_mr);
-	}
+	verbs_rail_drop_rx(rail);
 	if (rail->rx) {
 		munmap(rail->rx, rail->rx_size);
 	}

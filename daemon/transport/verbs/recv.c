@@ -161,8 +161,8 @@ void verbs_recv_rts(struct verbs_peer *peer, const struct verbs_frame_header *h,
 		.direct = is_direct(peer, recv, w.length),
 		.length = w.length,
 		.grant_size = h->count ? direct_size(peer, w.length) : peer->fragment,
-		.grant_max = h->count ? MAX(peer->v->options.direct, peer->fragment)
-				      : peer->fragment,
+		.grant_max =
+			h->count ? MAX(peer->v->options.direct, peer->fragment) : peer->fragment,
 	};
 	peer->nrx++;
 	list_init(&rx->link);

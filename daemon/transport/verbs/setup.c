@@ -17,11 +17,22 @@
 
 #include "transport/verbs/verbs_impl.h"
 
+static void explain_rx(const struct verbs_rail *rail, int error, char *why, size_t size)
+{
+	const struct rdma_device *d = rail->dev->device;
+	char hint[160] = "";
+
+	if (error == ENOMEM || error == EAGAIN || error == ENOSPC) {
+		rdma_region_hint(d, rail->rx_size, hint, sizeof(hint));
+	}
+	snprintf(why, size, "%s: cannot register receive buffers: %s%s%s", d->name, strerror(error),
+		 hint[0] ? "; " : "", hint);
+}
+
 static int make_rx(struct verbs_rail *rail, char *why, size_t size)
 {
 	struct verbs *v = rail->peer->v;
 	const struct verbs_dev *dev = rail->dev;
-	char hint[160];
 	void *base;
 	int r;
 
@@ -43,13 +54,23 @@ static int make_rx(struct verbs_rail *rail, char *why, size_t size)
 	rail->rx_mr =
 		dev->api->reg_mr(dev->device->pd, rail->rx, rail->rx_size, IBV_ACCESS_LOCAL_WRITE);
 	if (rail->rx_mr) {
+		/* relaxed, as all that counts regions */
+		atomic_fetch_add_explicit(&dev->device->receive_regions, 1, memory_order_relaxed);
 		return 0;
 	}
 	r = errno ? errno : EIO;
-	rdma_memlock_hint(rail->rx_size, hint, sizeof(hint));
-	snprintf(why, size, "%s: cannot register receive buffers: %s%s%s", dev->device->name,
-		 strerror(r), r == ENOMEM ? "; " : "", r == ENOMEM ? hint : "");
+	explain_rx(rail, r, why, size);
 	return -r;
+}
+
+void verbs_rail_drop_rx(struct verbs_rail *rail)
+{
+	if (rail->rx_mr) {
+		rail->dev->api->dereg_mr(rail->rx_mr);
+		rail->rx_mr = NULL;
+		atomic_fetch_sub_explicit(&rail->dev->device->receive_regions, 1,
+					  memory_order_relaxed);
+	}
 }
 
 void verbs_rail_destroy_qps(struct verbs_rail *rail)

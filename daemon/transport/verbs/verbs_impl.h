@@ -431,6 +431,8 @@ int verbs_rail_start(struct verbs_rail *rail, char *why, size_t size);
 int verbs_rail_left(struct verbs_rail *rail, char *why, size_t size);
 int verbs_rail_check_blob(const struct verbs_rail *rail, const struct verbs_blob *b, char *why,
 			  size_t size);
+/* Gives the registration of its receive buffers back; no queue pair has them. */
+void verbs_rail_drop_rx(struct verbs_rail *rail);
 void verbs_rail_destroy_qps(struct verbs_rail *rail);
 
 /* ---- resume.c ---------------------------------------------------------------------------- */

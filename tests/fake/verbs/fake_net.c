@@ -253,7 +253,7 @@ static bool arrive(struct fake_wr *w)
 	if (overtakes(w)) {
 		return false;
 	}
-	if (w->from->stalled) {
+	if (w->from->stalled || (w->from->swallow_above && w->size > w->from->swallow_above)) {
 		return false;
 	}
 	to = w->from->link || !w->qp ? find_target(w) : NULL;

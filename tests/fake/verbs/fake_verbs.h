@@ -66,6 +66,7 @@ struct fake_device {
 	struct fake_gid gids[FAKE_GIDS];
 	bool link;		       /* packets pass */
 	bool stalled;		       /* packets neither pass nor fail: no completion comes */
+	uint32_t swallow_above;	       /* longer messages from here never arrive; 0: all do */
 	uint32_t slow;		       /* only one in so many steps moves something; 0: all */
 	int qps, cqs, mrs;	       /* in use */
 	size_t hold;		       /* fake_net.lock; see fake_verbs_hold() */

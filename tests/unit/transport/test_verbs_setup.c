@@ -105,6 +105,7 @@ Test(verbs_setup, exhausted)
 	cr_assert_eq(open_rail(&n, why, sizeof(why)), -ENOMEM);
 	cr_assert(strstr(why, "rocea0") && strstr(why, "2 are in use here, the device has 2"), "%s",
 		  why);
+	cr_assert(!strstr(why, "locked memory"), "%s", why);
 	cr_assert_eq(d->qps, 0);
 
 	d->caps.max_qp = 100;
@@ -123,8 +124,14 @@ Test(verbs_setup, exhausted)
 	cr_assert_eq(open_rail(&n, why, sizeof(why)), -ENOMEM);
 	cr_assert(strstr(why, "cannot register receive buffers") && strstr(why, "locked memory"),
 		  "%s", why);
+	n.end[0].devices->devices[0]->attr.max_mr = d->caps.max_mr;
+	cr_assert_eq(open_rail(&n, why, sizeof(why)), -ENOMEM);
+	cr_assert(strstr(why, "cannot register receive buffers") &&
+			  strstr(why, "regions at a time") && !strstr(why, "locked memory"),
+		  "%s", why);
 	d->caps.max_mr = 1000;
 	cr_assert_eq(open_rail(&n, why, sizeof(why)), 0);
+	cr_assert_eq(n.end[0].devices->devices[0]->receive_regions, 1);
 	cr_assert_eq(open_rail(&n, why, sizeof(why)), -EINVAL);
 	vnet_fini(&n);
 }
@@ -248,6 +255,28 @@ Test(verbs_setup, trial_fails)
 	cr_assert(strstr(n.end[0].reason, "the trial was not through after 100 ms") &&
 			  strstr(n.end[0].reason, "UDP 4791"),
 		  "%s", n.end[0].reason);
+	vnet_fini(&n);
+}
+
+/* Empty writes of the trial pass, its message of full packets does not: only one cause is left. */
+Test(verbs_setup, trial_of_full_packets_fails)
+{
+	struct verbs_options o = {.fragment = 4096, .chunks = 16, .probe_ms = 100};
+	struct vnet n;
+
+	vnet_init(&n, 40, 1, &o, true);
+	for (uint32_t h = 0; h < HOSTS; h++) {
+		n.devices[h][0]->swallow_above = 1024;
+	}
+	vnet_connect(&n, 0);
+	for (int i = 0; i < 10000 && !(n.end[0].down && n.end[1].down); i++) {
+		vnet_turn(&n);
+	}
+	cr_assert(n.end[0].down && n.end[1].down);
+	cr_assert(
+		strstr(n.end[0].reason, "small packets pass, those of the full MTU (4096) do not"),
+		"%s", n.end[0].reason);
+	cr_assert(!strstr(n.end[0].reason, "UDP 4791"), "%s", n.end[0].reason);
 	vnet_fini(&n);
 }
 
