@@ -30,7 +30,7 @@ enum recv_kind {
 	RECV_STEP = 1,	     /* user: struct step_state */
 	RECV_EAGER = 2,	     /* user: struct eager_slot */
 	RECV_DISCARD = 3,    /* user: struct discard */
-	RECV_P2P = 4,	     /* user: struct p2p */
+	RECV_P2P = 4,	     /* user: struct p2p_part */
 	RECV_RAIL_FRAME = 5, /* user: struct relay_frame */
 	RECV_RAIL_WRITE = 6, /* user: struct relay_landing */
 	RECV_GAUGE = 7,	     /* user: struct answer (gauge.c) */

@@ -4,7 +4,7 @@
 /*
  * Device: see device.h
  *
- * Thread: progress (device_comm_*: control, run_piece, p2p_piece: copying threads)
+ * Thread: progress (device_comm_*: control, run_piece, part_piece: copying threads)
  * Owns: nothing      Locks: none
  */
 #include "engine/device.h"
@@ -465,69 +465,94 @@ bool device_p2p(const struct p2p *x)
 	return x->bytes && r && r->gpu;
 }
 
-bool device_too_large(const struct engine_region *region, uint64_t bytes)
-{
-	return region && region->gpu && bytes > gpu_staging_limit(region->gpu, GPU_STAGING_RECV);
-}
-
 static enum gpu_staging_use p2p_use(const struct p2p *x)
 {
 	return x->kind == COLL_SEND ? GPU_STAGING_SEND : GPU_STAGING_RECV;
 }
 
-bool device_p2p_stage(struct p2p *x)
+/* All parts have the size of the first, so that any of them may use what another one had. */
+static uint64_t stage_size(const struct p2p *x)
 {
-	if (!x->stage) {
-		x->stage = gpu_staging_take(p2p_region(x)->gpu, x->bytes, p2p_use(x));
+	return p2p_part_size(x, 0);
+}
+
+/* What another place has and does not use. */
+static uint8_t *idle_stage(struct p2p *x)
+{
+	for (uint32_t i = 0; i < P2P_PLACES; i++) {
+		uint8_t *stage = x->parts[i].stage;
+
+		if (stage && x->parts[i].state == PART_FREE) {
+			x->parts[i].stage = NULL;
+			return stage;
+		}
 	}
-	return x->stage;
+	return NULL;
+}
+
+bool device_part_stage(struct p2p *x, struct p2p_part *part)
+{
+	if (!part->stage) {
+		part->stage = gpu_staging_take(p2p_region(x)->gpu, stage_size(x), p2p_use(x));
+	}
+	if (!part->stage) {
+		part->stage = idle_stage(x);
+	}
+	return part->stage;
 }
 
 void device_p2p_release(struct p2p *x)
 {
-	if (x->stage) {
-		gpu_staging_put(p2p_region(x)->gpu, x->stage, x->bytes, p2p_use(x));
-		x->stage = NULL;
-		x->comm->progress->rescan = true;
+	for (uint32_t i = 0; i < P2P_PLACES; i++) {
+		if (x->parts[i].stage) {
+			gpu_staging_put(p2p_region(x)->gpu, x->parts[i].stage, stage_size(x),
+					p2p_use(x));
+			x->parts[i].stage = NULL;
+			x->comm->progress->rescan = true;
+		}
 	}
 }
 
 /* Copying thread. */
-static void p2p_piece(const struct gpu_job *job, uint32_t piece, struct gpu_copy *ret)
+static void part_piece(const struct gpu_job *job, uint32_t piece, struct gpu_copy *ret)
 {
-	const struct device_job *j = container_of((struct gpu_job *)job, struct device_job, job);
-	const struct p2p *x = container_of((struct device_job *)j, struct p2p, copy);
+	struct device_job *j = container_of((struct gpu_job *)job, struct device_job, job);
+	const struct p2p_part *part = container_of(j, struct p2p_part, copy);
+	const struct p2p *x = part->op;
+	const uint8_t *base = x->kind == COLL_SEND ? x->post.in : x->post.out;
 
 	(void)piece;
-	ret->device = (uint64_t)(uintptr_t)(x->kind == COLL_SEND ? x->post.in : x->post.out);
-	ret->host = x->stage;
-	ret->size = x->bytes;
+	ret->device = (uint64_t)(uintptr_t)base + part->index * WIRE_P2P_PART;
+	ret->host = part->stage;
+	ret->size = p2p_part_size(x, part->index);
 }
 
-static void p2p_job_end(struct device_job *j)
+static void part_job_end(struct device_job *j)
 {
-	struct p2p *x = container_of(j, struct p2p, copy);
+	struct p2p_part *part = container_of(j, struct p2p_part, copy);
+	struct p2p *x = part->op;
 	struct engine_comm *c = x->comm;
 
 	if (j->job.error && !c->failed) {
 		device_failed(c, x->seq, c->ranks[x->local].rank);
 	}
-	p2p_copied(x);
+	p2p_copied(part);
 }
 
-void device_p2p_copy(struct p2p *x)
+void device_part_copy(struct p2p_part *part)
 {
+	struct p2p *x = part->op;
 	struct progress *p = x->comm->progress;
 
-	memset(&x->copy, 0, sizeof(x->copy));
-	x->copy.end = p2p_job_end;
-	x->copy.job.device = p2p_region(x)->gpu;
-	x->copy.job.channel = &p->copies;
-	x->copy.job.out = x->kind == COLL_RECV;
-	x->copy.job.npieces = 1;
-	x->copy.job.piece = p2p_piece;
-	x->copying = true;
-	x->state = P2P_HELD;
+	memset(&part->copy, 0, sizeof(part->copy));
+	part->copy.end = part_job_end;
+	part->copy.job.device = p2p_region(x)->gpu;
+	part->copy.job.channel = &p->copies;
+	part->copy.job.out = x->kind == COLL_RECV;
+	part->copy.job.npieces = 1;
+	part->copy.job.piece = part_piece;
+	part->state = PART_COPYING;
+	x->held++;
 	p->copying++;
-	gpu_copy(&x->copy.job);
+	gpu_copy(&part->copy.job);
 }

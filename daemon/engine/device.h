@@ -17,8 +17,8 @@
  * those whose GPUs are near each other share one place for it, which all these GPUs read: a CPU
  * writes it once, not once a rank.
  *
- * Messages of a plan that is not cut into segments (gather, scatter), and sends and receives, are
- * staged as a whole.
+ * Messages of a plan that is not cut into segments (gather, scatter) are staged as a whole. Sends
+ * and receives are staged in parts (p2p.h).
  *
  * Staging memory is bounded (enum gpu_staging_use). An operation takes what it can have of it, for
  * one run at least, or waits until others are over. A send takes it when its receiver is ready, so
@@ -45,6 +45,7 @@ struct engine_region;
 struct op_ctx;
 struct op_run;
 struct p2p;
+struct p2p_part;
 struct plan_ref;
 struct post;
 struct progress;
@@ -131,12 +132,10 @@ bool device_p2p_direct(struct p2p *x, struct p2p *y);
 
 /* Is the buffer on a GPU? */
 bool device_p2p(const struct p2p *x);
-/* Too large for any staging memory? NULL allowed. */
-bool device_too_large(const struct engine_region *region, uint64_t bytes);
-/* Gets staging memory. Return: false: not now. */
-bool device_p2p_stage(struct p2p *x);
-/* Copies between buffer and staging memory; p2p_copied() comes. */
-void device_p2p_copy(struct p2p *x);
+/* Gets staging memory for a part. Return: false: not now. */
+bool device_part_stage(struct p2p *x, struct p2p_part *part);
+/* Copies a part between buffer and staging memory; p2p_copied() comes. */
+void device_part_copy(struct p2p_part *part);
 void device_p2p_release(struct p2p *x);
 
 #endif

@@ -262,8 +262,8 @@ void device_direct_start(struct op_ctx *ctx)
 /* Copying thread. */
 static void p2p_piece(const struct gpu_job *job, uint32_t index, struct gpu_copy *ret)
 {
-	const struct device_job *j = container_of((struct gpu_job *)job, struct device_job, job);
-	const struct p2p *x = container_of((struct device_job *)j, struct p2p, copy);
+	struct device_job *j = container_of((struct gpu_job *)job, struct device_job, job);
+	const struct p2p *x = container_of(j, struct p2p_part, copy)->op;
 
 	(void)index;
 	ret->device = (uint64_t)(uintptr_t)x->post.in;
@@ -274,7 +274,7 @@ static void p2p_piece(const struct gpu_job *job, uint32_t index, struct gpu_copy
 
 static void p2p_job_end(struct device_job *j)
 {
-	struct p2p *x = container_of(j, struct p2p, copy);
+	struct p2p *x = container_of(j, struct p2p_part, copy)->op;
 
 	if (j->job.error) {
 		gpu_peer_broken(x->post.in_region->gpu, x->partner->post.out_region->gpu,
@@ -288,23 +288,26 @@ static void p2p_job_end(struct device_job *j)
 bool device_p2p_direct(struct p2p *x, struct p2p *y)
 {
 	const struct engine_region *from = x->post.in_region, *to = y->post.out_region;
+	struct device_job *j = &x->parts[0].copy; /* of the whole */
 	struct progress *p = x->comm->progress;
 
-	if (x->indirect || x->fetched || !device_p2p(x) || !device_p2p(y) || from->gpu == to->gpu ||
+	if (x->indirect || !device_p2p(x) || !device_p2p(y) || from->gpu == to->gpu ||
 	    !gpu_peer_ready(from->region->gpu, to->region->gpu)) {
 		return false;
 	}
-	memset(&x->copy, 0, sizeof(x->copy));
-	x->copy.end = p2p_job_end;
-	x->copy.job.device = from->gpu;
-	x->copy.job.channel = &p->copies;
-	x->copy.job.peer = true;
-	x->copy.job.npieces = 1;
-	x->copy.job.piece = p2p_piece;
+	memset(j, 0, sizeof(*j));
+	j->end = p2p_job_end;
+	j->job.device = from->gpu;
+	j->job.channel = &p->copies;
+	j->job.peer = true;
+	j->job.npieces = 1;
+	j->job.piece = p2p_piece;
+	x->parts[0].op = x;
 	x->partner = y;
-	x->copying = y->copying = true;
-	x->state = y->state = P2P_HELD;
+	x->state = y->state = P2P_DIRECT;
+	x->held++;
+	y->held++;
 	p->copying++;
-	gpu_copy(&x->copy.job);
+	gpu_copy(&j->job);
 	return true;
 }

@@ -96,7 +96,7 @@ void comm_fail(struct engine_comm *c, enum status status)
 		}
 	}
 	counter_set(&c->params.view->wait_since_ns, 0);
-	p2p_fail(c, status);
+	p2p_fail(c);
 	conn_drop_early(c);
 	comm_try_remove(c);
 }

@@ -13,11 +13,6 @@
 #include "engine/op.h"
 #include "engine/progress.h"
 
-static uint32_t host_of(const struct engine_comm *c, uint32_t rank)
-{
-	return c->params.layout->host_of[rank];
-}
-
 static struct p2p *p2p_take(struct engine_comm *c)
 {
 	struct list *first = list_first(&c->p2p_free);
@@ -47,12 +42,12 @@ static void p2p_put(struct p2p *x)
 }
 
 /*
- * The object stays while its grant is on its way, and while p2p_advance() walks over the list: a
- * step may end two operations, one of which is the next to be looked at.
+ * The object stays while its grant or a part is on its way, and while p2p_advance() walks over the
+ * list: a step may end two operations, one of which is the next to be looked at.
  */
 static void p2p_put_over(struct p2p *x)
 {
-	if (!x->note_busy && !x->comm->p2p_advancing) {
+	if (!x->note_busy && !x->held && !x->comm->p2p_advancing) {
 		p2p_put(x);
 	}
 }
@@ -71,8 +66,7 @@ static void p2p_sweep(struct engine_comm *c)
 	comm_try_remove(c);
 }
 
-/* Tells the client. */
-static void p2p_finish(struct p2p *x, enum status status)
+void p2p_finish(struct p2p *x, enum status status)
 {
 	struct engine_comm *c = x->comm;
 
@@ -88,7 +82,28 @@ static void p2p_finish(struct p2p *x, enum status status)
 	p2p_put_over(x);
 }
 
-static void p2p_mismatch(struct p2p *x, uint64_t theirs)
+/*
+ * Of a send the transport still reads: its memory is kept until that is over. What copy engines and
+ * some network devices write they may write for some time yet.
+ */
+void p2p_settle(struct p2p *x)
+{
+	bool receives = x->kind == COLL_RECV;
+
+	for (uint32_t i = 0; i < P2P_PLACES && x->state != P2P_OVER; i++) {
+		const struct p2p_part *part = &x->parts[i];
+
+		if (part->state == PART_COPYING ||
+		    (part->state == PART_MOVING && receives && !part->dropped)) {
+			return;
+		}
+	}
+	if (x->state != P2P_DIRECT) {
+		p2p_finish(x, x->comm->failed ? x->comm->failed : x->error);
+	}
+}
+
+void p2p_mismatch(struct p2p *x, uint64_t theirs)
 {
 	struct engine_comm *c = x->comm;
 	struct engine_failure f = {
@@ -107,55 +122,6 @@ static void p2p_mismatch(struct p2p *x, uint64_t theirs)
 	comm_fail_event(c, &f);
 }
 
-/* ---- memory of GPUs ----------------------------------------------------------------------- */
-
-/* Where the bytes are that are sent, or arrive. */
-static uint8_t *p2p_place(const struct p2p *x)
-{
-	if (device_p2p(x)) {
-		return x->stage;
-	}
-	return x->kind == COLL_SEND ? x->post.in : x->post.out;
-}
-
-/* A send's bytes are in memory of the host. Return: false: they will be, or it cannot be now. */
-static bool p2p_fetched(struct p2p *x)
-{
-	if (x->fetched || !device_p2p(x)) {
-		return true;
-	}
-	if (device_p2p_stage(x)) {
-		device_p2p_copy(x);
-	}
-	return false;
-}
-
-/* All bytes of a receive are here. */
-static void p2p_received(struct p2p *x)
-{
-	if (device_p2p(x)) {
-		device_p2p_copy(x);
-	} else {
-		p2p_finish(x, STATUS_OK);
-	}
-}
-
-void p2p_copied(struct p2p *x)
-{
-	struct progress *p = x->comm->progress;
-
-	x->copying = false;
-	x->state = P2P_WAITING;
-	if (x->comm->failed) {
-		p2p_finish(x, x->comm->failed);
-	} else if (x->kind == COLL_SEND) {
-		x->fetched = true;
-	} else {
-		p2p_finish(x, STATUS_OK);
-	}
-	p->rescan = true;
-}
-
 void p2p_moved(struct p2p *x, bool ok)
 {
 	struct progress *p = x->comm->progress;
@@ -163,7 +129,8 @@ void p2p_moved(struct p2p *x, bool ok)
 	struct p2p *y = x->partner;
 
 	x->partner = NULL;
-	x->copying = y->copying = false;
+	x->held--;
+	y->held--;
 	x->state = y->state = P2P_WAITING;
 	x->indirect = !ok;
 	if (status != STATUS_OK || ok) {
@@ -171,170 +138,6 @@ void p2p_moved(struct p2p *x, bool ok)
 		p2p_finish(y, status); /* the communicator may be gone by now */
 	}
 	p->rescan = true;
-}
-
-/* ---- across hosts ------------------------------------------------------------------------- */
-
-static void note_done(struct transport_send *send, int status)
-{
-	struct p2p *x = send->user;
-
-	(void)status;
-	x->note_busy = false;
-	if (x->state == P2P_OVER) {
-		p2p_put_over(x);
-	}
-}
-
-static void header_fill(struct p2p *x, struct wire_header *h, uint8_t type, uint32_t from,
-			uint32_t to)
-{
-	x->send.account = x->comm->params.view;
-	h->type = type;
-	h->comm = x->comm->params.uid;
-	h->tag = from;
-	h->root = to;
-	h->kind = COLL_SEND;
-	h->dtype = x->dtype;
-	h->count = x->bytes;
-}
-
-static void send_grant(struct p2p *x)
-{
-	struct engine_comm *c = x->comm;
-
-	header_fill(x, &x->send.header, WIRE_P2P_GRANT, x->peer, c->ranks[x->local].rank);
-	x->send.header.seq = c->ranks[x->local].p2p->opened[x->peer];
-	x->send.done = note_done;
-	x->send.user = x;
-	x->note_busy = true;
-	conn_send(c->params.peers[host_of(c, x->peer)], &x->send);
-}
-
-static void payload_done(struct transport_send *send, int status)
-{
-	struct p2p *x = send->user;
-
-	if (status == 0 && !x->comm->failed) {
-		counter_add(&x->comm->params.view->bytes_sent, x->bytes);
-		p2p_finish(x, STATUS_OK);
-		x->comm->progress->rescan = true; /* conflicts may be over */
-		return;
-	}
-	p2p_finish(x, x->comm->failed ? x->comm->failed : STATUS_PEER_DIED);
-}
-
-static void send_payload(struct p2p *x)
-{
-	struct engine_comm *c = x->comm;
-	struct engine_peer *peer = c->params.peers[host_of(c, x->peer)];
-	bool granted = (int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) > 0;
-	bool eager = false;
-
-	/* Not before it may go: staging memory would be held for a receiver that is late. */
-	if ((!granted && x->bytes > c->progress->options.eager) || !p2p_fetched(x)) {
-		return;
-	}
-	if (!granted) {
-		eager = conn_take_credit(peer, x->bytes);
-		if (!eager) {
-			return;
-		}
-	}
-	header_fill(x, &x->send.header, WIRE_P2P, c->ranks[x->local].rank, x->peer);
-	x->send.header.seq = x->seq;
-	x->send.header.flags = eager ? WIRE_EAGER : 0;
-	x->iov.iov_base = p2p_place(x);
-	x->iov.iov_len = x->bytes;
-	x->send.iov = &x->iov;
-	x->send.niov = x->bytes ? 1 : 0;
-	x->send.length = x->bytes;
-	x->send.done = payload_done;
-	x->send.user = x;
-	x->state = P2P_HELD;
-	conn_send(peer, &x->send);
-}
-
-static void take_early(struct p2p *x)
-{
-	struct engine_comm *c = x->comm;
-	struct eager_slot *slot = conn_find_early(c, WIRE_P2P, host_of(c, x->peer), x->seq, 0,
-						  x->peer, c->ranks[x->local].rank);
-
-	if (!slot) {
-		return;
-	}
-	if (slot->header.length != x->bytes || slot->header.dtype != x->dtype) {
-		p2p_mismatch(x, slot->header.length);
-		return;
-	}
-	if (x->bytes) {
-		memcpy(p2p_place(x), slot->data, x->bytes);
-	}
-	COMM_COUNT(c, bytes_copied, x->bytes);
-	counter_add(&c->params.view->bytes_received, x->bytes);
-	conn_release_slot(slot);
-	p2p_received(x);
-	c->progress->rescan = true;
-}
-
-struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
-				      const struct wire_header *h)
-{
-	list_for_each (e, &c->p2p_active) {
-		struct p2p *x = container_of(e, struct p2p, link);
-
-		if (x->kind != COLL_RECV || x->state != P2P_WAITING || !x->started ||
-		    x->seq != h->seq || x->peer != h->tag || c->ranks[x->local].rank != h->root ||
-		    host_of(c, x->peer) != host) {
-			continue;
-		}
-		if (h->length != x->bytes || h->dtype != x->dtype) {
-			p2p_mismatch(x, h->length);
-			return NULL;
-		}
-		memset(&x->recv, 0, sizeof(x->recv));
-		x->target.kind = RECV_P2P;
-		x->target.object = x;
-		x->iov.iov_base = p2p_place(x);
-		x->iov.iov_len = x->bytes;
-		x->recv.iov = x->bytes ? &x->iov : NULL;
-		x->recv.niov = x->bytes ? 1 : 0;
-		x->recv.user = &x->target;
-		x->recv.account = c->params.view;
-		x->state = P2P_HELD;
-		return &x->recv;
-	}
-	return NULL;
-}
-
-void p2p_recv_done(struct p2p *x)
-{
-	struct engine_comm *c = x->comm;
-	struct progress *p = c->progress;
-
-	if (c->failed) {
-		p2p_finish(x, c->failed);
-	} else {
-		counter_add(&c->params.view->bytes_received, x->bytes);
-		p2p_received(x);
-	}
-	p->rescan = true; /* @c may be gone by now */
-}
-
-void p2p_granted(struct engine_comm *c, const struct wire_header *h)
-{
-	const struct coll_layout *l = c->params.layout;
-	uint32_t *granted;
-
-	if (h->tag >= c->nranks || h->root >= c->nranks || l->host_of[h->tag] != c->params.host) {
-		return;
-	}
-	granted = &c->ranks[l->local_of[h->tag]].p2p->granted[h->root];
-	if ((int32_t)(h->seq - *granted) > 0) {
-		*granted = h->seq;
-	}
-	p2p_advance(c);
 }
 
 /* ---- on one host -------------------------------------------------------------------------- */
@@ -355,12 +158,36 @@ static struct p2p *local_partner(const struct p2p *x)
 	return NULL;
 }
 
+/* Of the part whose turn it is, if both have it in memory of the host. */
+static void local_slice(struct p2p *x, struct p2p *y)
+{
+	uint32_t index = (uint32_t)(x->cursor / WIRE_P2P_PART);
+	uint64_t off = x->cursor % WIRE_P2P_PART;
+	struct p2p_part *from = p2p_part(x, index), *to = p2p_part(y, index);
+	uint64_t n;
+
+	if (x->next <= index || from->state != PART_READY || y->next <= index ||
+	    to->state != PART_OPEN) {
+		return;
+	}
+	n = MIN(p2p_part_size(x, index) - off, OP_SLICE);
+	if (n) {
+		memmove(p2p_part_place(to) + off, p2p_part_place(from) + off, n);
+		COMM_COUNT(x->comm, bytes_local, n);
+		x->cursor += n;
+	}
+	x->comm->progress->rescan = true;
+	if (off + n == p2p_part_size(x, index)) {
+		from->state = PART_FREE;
+		p2p_part_done(x);
+		p2p_part_here(to);
+	}
+}
+
 /* Copies a slice; large ones take several turns of the loop. */
 static void local_copy(struct p2p *x)
 {
-	struct engine_comm *c = x->comm;
 	struct p2p *y = local_partner(x);
-	uint64_t n;
 
 	if (!y) {
 		return;
@@ -369,20 +196,13 @@ static void local_copy(struct p2p *x)
 		p2p_mismatch(x, y->bytes);
 		return;
 	}
-	if (device_p2p_direct(x, y) || !p2p_fetched(x)) {
+	if (x->next == 0 && device_p2p_direct(x, y)) {
 		return;
 	}
-	n = MIN(x->bytes - x->cursor, OP_SLICE);
-	if (n) {
-		memmove(p2p_place(y) + x->cursor, p2p_place(x) + x->cursor, n);
-		COMM_COUNT(c, bytes_local, n);
-		x->cursor += n;
-	}
-	c->progress->rescan = true;
-	if (x->cursor == x->bytes) {
-		p2p_finish(x, STATUS_OK);
-		p2p_received(y);
-	}
+	x->begun = y->begun = true;
+	p2p_prepare(x, x->nparts);
+	p2p_open(y);
+	local_slice(x, y);
 }
 
 /* ---- posting and progress ----------------------------------------------------------------- */
@@ -401,36 +221,34 @@ static void p2p_try_start(struct p2p *x)
 	if (post_conflicts(rank, &x->post)) {
 		return;
 	}
-	if (x->kind == COLL_RECV && device_p2p(x) && !device_p2p_stage(x)) {
-		return;
+	if (x->kind == COLL_RECV) {
+		p2p_open(x);
+		if (x->next == 0) {
+			return;
+		}
+		rank->p2p->opened[x->peer]++;
 	}
 	x->started = true;
 	x->since = c->progress->now;
-	if (x->kind == COLL_RECV) {
-		rank->p2p->opened[x->peer]++;
-		if (host_of(c, x->peer) != c->params.host) {
-			send_grant(x);
-		}
-	}
 }
 
 static void p2p_step(struct p2p *x)
 {
 	struct engine_comm *c = x->comm;
-	bool local = host_of(c, x->peer) == c->params.host;
+	bool local = p2p_host(x) == c->params.host;
 
 	if (!x->started) {
 		p2p_try_start(x);
 	}
-	if (!x->started || x->state != P2P_WAITING) {
+	if (!x->started || x->state != P2P_WAITING || x->error) {
 		return;
 	}
 	if (x->kind == COLL_SEND && local) {
 		local_copy(x);
 	} else if (x->kind == COLL_SEND) {
-		send_payload(x);
+		p2p_send(x);
 	} else if (!local) {
-		take_early(x);
+		p2p_receive(x);
 	}
 }
 
@@ -490,10 +308,6 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 		why = "its buffer is not inside memory that it registered";
 	} else if ((uint32_t)d->seq != *seq) {
 		why = "its sequence number is not the next one";
-	} else if (device_too_large(region, bytes)) {
-		why = "its buffer on a GPU is larger than the staging memory: raise gpu_staging, "
-		      "or "
-		      "send it in parts";
 	} else if (rank->p2p->in_flight == COMM_P2PS) {
 		why = "it has more sends and receives in flight than the window holds";
 	}
@@ -511,6 +325,7 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 	x->kind = d->kind;
 	x->dtype = d->dtype;
 	x->bytes = bytes;
+	x->nparts = MAX((uint32_t)DIV_UP(bytes, WIRE_P2P_PART), 1);
 	x->post.ticket = d->ticket;
 	x->post.generation = d->generation;
 	x->post.posted = true;
@@ -539,7 +354,8 @@ const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit)
 	list_for_each (e, &c->p2p_active) {
 		const struct p2p *x = container_of(e, struct p2p, link);
 
-		if (x->state == P2P_WAITING && x->started && x->since < limit) {
+		if (x->state == P2P_WAITING && x->started && !x->begun && !x->held &&
+		    x->since < limit) {
 			return x;
 		}
 	}
@@ -548,7 +364,7 @@ const struct p2p *p2p_overdue(struct engine_comm *c, uint64_t limit)
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-void p2p_fail(struct engine_comm *c, enum status status)
+void p2p_fail(struct engine_comm *c)
 {
 	list_for_each_safe (e, &c->p2p_active) {
 		struct p2p *x = container_of(e, struct p2p, link);
@@ -556,24 +372,15 @@ void p2p_fail(struct engine_comm *c, enum status status)
 		if (x->state == P2P_OVER) {
 			continue;
 		}
-		if (x->state == P2P_WAITING) {
-			p2p_finish(x, status);
-			continue;
+		for (uint32_t i = 0; i < P2P_PLACES && x->kind == COLL_RECV; i++) {
+			struct p2p_part *part = &x->parts[i];
+
+			if (part->state == PART_MOVING) {
+				part->dropped =
+					conn_drop(c->params.peers[p2p_host(x)], &part->recv);
+			}
 		}
-		if (x->copying) {
-			continue; /* p2p_copied() comes */
-		}
-		/*
-		 * The transport has it, but writes to it no longer: the client is told now, the
-		 * memory is kept until the transport lets go. A device may write for some time
-		 * yet: then the client is told when it is through.
-		 */
-		if (x->kind == COLL_RECV &&
-		    !conn_drop(c->params.peers[host_of(c, x->peer)], &x->recv)) {
-			continue;
-		}
-		post_complete(c, x->local, &x->post, status, 0);
-		c->progress->busy--;
+		p2p_settle(x); /* else it is told when the last writer is through */
 	}
 }
 
@@ -582,9 +389,15 @@ void p2p_abandon(struct engine_comm *c, struct engine_peer *peer)
 	list_for_each_safe (e, &c->p2p_active) {
 		struct p2p *x = container_of(e, struct p2p, link);
 
-		if (x->state == P2P_HELD && !x->copying && x->kind == COLL_RECV &&
-		    c->params.peers[host_of(c, x->peer)] == peer) {
-			p2p_finish(x, c->failed);
+		if (x->kind != COLL_RECV || c->params.peers[p2p_host(x)] != peer) {
+			continue;
 		}
+		for (uint32_t i = 0; i < P2P_PLACES; i++) {
+			if (x->parts[i].state == PART_MOVING) {
+				x->parts[i].state = PART_FREE;
+				x->held--;
+			}
+		}
+		p2p_settle(x);
 	}
 }

@@ -104,7 +104,14 @@ static uint32_t find(const struct staging *s, uint32_t n)
 
 uint64_t staging_limit(const struct staging *s, enum gpu_staging_use use)
 {
-	return use == GPU_STAGING_SEND || use == GPU_STAGING_RECV ? s->size / 4 : s->size / 4 * 3;
+	switch (use) {
+	case GPU_STAGING_SEND:
+		return s->size;
+	case GPU_STAGING_RUN:
+		return s->size / 4 * 3;
+	default:
+		return s->size / 2;
+	}
 }
 
 /* See enum gpu_staging_use. */

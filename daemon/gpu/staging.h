@@ -47,7 +47,7 @@ int staging_init(struct staging *s, uint64_t size, int node);
 void staging_deinit(struct staging *s);
 uint8_t *staging_take(struct staging *s, uint64_t size, enum gpu_staging_use use);
 void staging_put(struct staging *s, uint8_t *at, uint64_t size, enum gpu_staging_use use);
-/* The largest piece: messages have all one limit, a quarter, since both ends must take them. */
+/* The largest piece, if nobody else has any. */
 uint64_t staging_limit(const struct staging *s, enum gpu_staging_use use);
 
 static inline bool staging_contains(const struct staging *s, const void *at)

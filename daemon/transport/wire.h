@@ -20,14 +20,15 @@
 
 #define WIRE_MAGIC 0x5257 /* "WR" */
 #define WIRE_SIZE 64
+#define WIRE_P2P_PART (UINT64_C(4) << 20) /* a longer send is several messages, by segment */
 
 enum wire_type {
-	WIRE_DATA = 1,	 /* payload of a plan's SEND step */
-	WIRE_GRANT = 2,	 /* receiver to sender: segments below `segment` may come */
-	WIRE_CREDIT = 3, /* only returns eager credits */
-	WIRE_RTS = 4,	 /* sender to receiver: grant me (seq), please */
-	WIRE_P2P = 5,	 /* payload of a send: tag = source rank, root = destination rank */
-	WIRE_P2P_GRANT = 6,
+	WIRE_DATA = 1,	    /* payload of a plan's SEND step */
+	WIRE_GRANT = 2,	    /* receiver to sender: segments below `segment` may come */
+	WIRE_CREDIT = 3,    /* only returns eager credits */
+	WIRE_RTS = 4,	    /* sender to receiver: grant me (seq), please */
+	WIRE_P2P = 5,	    /* payload of a send: tag = source rank, root = destination rank */
+	WIRE_P2P_GRANT = 6, /* sends below seq may come; of the last of them parts below segment */
 	WIRE_P2P_RTS = 7,
 	WIRE_RAIL_FRAME = 8, /* payload: a frame of the verbs transport, while no rail is up */
 	WIRE_RAIL_WRITE = 9, /* payload: a fragment of it; tag = its ticket */

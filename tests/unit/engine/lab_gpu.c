@@ -182,10 +182,21 @@ uint64_t lab_gpu_host_bytes(const struct lab_gpu *g)
 	struct gpu_status s;
 	uint64_t sum = 0;
 
-	for (unsigned int i = 0; gpu_get_status(g->gpu, i, &s); i++) {
+	for (unsigned int i = 0; g && gpu_get_status(g->gpu, i, &s); i++) {
 		sum += s.bytes_in + s.bytes_out;
 	}
 	return sum;
+}
+
+uint64_t lab_gpu_staging_peak(const struct lab_gpu *g)
+{
+	struct gpu_status s;
+	uint64_t peak = 0;
+
+	for (unsigned int i = 0; g && gpu_get_status(g->gpu, i, &s); i++) {
+		peak = MAX(peak, s.staging_peak);
+	}
+	return peak;
 }
 
 void lab_gpu_peer_reason(const struct lab_gpu *g, uint32_t rank, char *text, size_t size)

@@ -32,6 +32,8 @@ void lab_gpu_pump(struct lab_gpu *g);
 /* Bytes that went from GPU to GPU, and through the host to and from GPUs. */
 uint64_t lab_gpu_peer_bytes(const struct lab_gpu *g);
 uint64_t lab_gpu_host_bytes(const struct lab_gpu *g);
+/* The most staging memory that a GPU ever had in use. */
+uint64_t lab_gpu_staging_peak(const struct lab_gpu *g);
 /* Copies from the rank's GPU to the other one's: state and reason, in words. */
 void lab_gpu_peer_reason(const struct lab_gpu *g, uint32_t rank, char *text, size_t size);
 /* Allocations that are not given back. */

@@ -90,6 +90,38 @@ Test(engine_rails, right_bits_over_rails, .timeout = 120)
 	}
 }
 
+/* A send of several parts takes rails like any message. */
+Test(engine_rails, sends_in_parts, .timeout = 60)
+{
+	const uint64_t items = MEM / sizeof(int64_t) - 3;
+	struct shm_desc s = {
+		.kind = COLL_SEND, .dtype = DTYPE_I64, .root = 1, .count = items, .send_buf = 1};
+	struct shm_desc r = {.kind = COLL_RECV, .dtype = DTYPE_I64, .count = items, .recv_buf = 1};
+	struct lab_rails n;
+
+	lab_rails_init(&n, 7, RAILS);
+	for (uint32_t round = 0; round < 3; round++) {
+		uint64_t before = lab_rails_delivered(&n);
+		uint32_t t[HOSTS];
+
+		for (uint64_t i = 0; i < items; i++) {
+			at(&n, 0, 0)[i] = value(0, i, round);
+			at(&n, 1, 0)[i] = -1;
+		}
+		t[0] = lab_post(n.lab, 0, &s);
+		t[1] = lab_post(n.lab, 1, &r);
+		for (uint32_t h = 0; h < HOSTS; h++) {
+			cr_assert_eq(lab_wait(n.lab, h, t[h]), STATUS_OK);
+		}
+		for (uint64_t i = 0; i < items; i++) {
+			cr_assert_eq(at(&n, 1, 0)[i], value(0, i, round), "[%zu]", (size_t)i);
+		}
+		cr_assert_geq(lab_rails_delivered(&n) - before, items * sizeof(int64_t));
+	}
+	cr_assert_eq(n.lab->failures + n.lab->peers_down, 0);
+	lab_rails_fini(&n);
+}
+
 static uint64_t counted(struct lab_rails *n, uint32_t h, size_t counter)
 {
 	const struct thread_view *v = engine_thread_view(n->lab->engines[h]);

@@ -47,8 +47,8 @@ Test(staging, nobody_takes_it_all)
 	int n = 0;
 
 	cr_assert_eq(staging_init(&s, 64 * MIB, -1), 0);
-	cr_assert_eq(staging_limit(&s, GPU_STAGING_RECV), 16 * MIB);
-	cr_assert_eq(staging_limit(&s, GPU_STAGING_SEND), 16 * MIB);
+	cr_assert_eq(staging_limit(&s, GPU_STAGING_RECV), 32 * MIB);
+	cr_assert_eq(staging_limit(&s, GPU_STAGING_SEND), 64 * MIB);
 	while ((at[n] = staging_take(&s, 8 * MIB, GPU_STAGING_RECV))) {
 		n++;
 	}

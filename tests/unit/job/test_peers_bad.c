@@ -332,7 +332,7 @@ Test(peers_bad, version_skew_outgoing)
 	raw_run(&raw, 20);
 	cr_assert(run_until(&a.downs, 1, 500));
 	cr_assert_eq(a.status, STATUS_VERSION);
-	cr_assert(strstr(a.reason, "100 to 120") && strstr(a.reason, "2 to 2"), "%s", a.reason);
+	cr_assert(strstr(a.reason, "100 to 120") && strstr(a.reason, "3 to 3"), "%s", a.reason);
 	raw_deinit(&raw);
 	close(listener);
 	side_close(&a);
