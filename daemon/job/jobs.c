@@ -302,6 +302,8 @@ void jobs_comm_failed(struct jobs *jobs, void *comm_user, const struct engine_fa
 void jobs_peer_down(struct jobs *jobs, void *peer_user, const char *what, int error,
 		    const char *reason)
 {
+	/* Of these two the reason says it all; else it says where, and the error what. */
+	bool both = reason && error != -EPROTO && error != -ECONNRESET;
 	struct hostlink *l = peer_user;
 	char text[LIMIT_ERROR_TEXT];
 
@@ -309,8 +311,9 @@ void jobs_peer_down(struct jobs *jobs, void *peer_user, const char *what, int er
 		return;
 	}
 	l->broken = true;
-	snprintf(text, sizeof(text), "the %s to host %s are lost: %s", what, peer_name(l->peer),
-		 reason ? reason : strerror(error < 0 ? -error : error));
+	snprintf(text, sizeof(text), "the %s to host %s are lost: %s%s%s", what, peer_name(l->peer),
+		 reason ? reason : "", both ? ": " : "",
+		 both || !reason ? strerror(error < 0 ? -error : error) : "");
 	log_warn("%s", text);
 	communicators_link_down(jobs, l, STATUS_PEER_DIED, text);
 	peer_break(l->peer, text);

@@ -232,7 +232,9 @@ static uint64_t stream_write(struct tcp_stream *s)
 	if (n < 0) {
 		s->blocked = true;
 		if (errno != EAGAIN && errno != EWOULDBLOCK) {
-			tcp_peer_fail(s->peer, -errno, "sending failed");
+			tcp_peer_fail(s->peer, -errno,
+				      errno == ECONNRESET ? "connection reset by the peer"
+							  : "sending failed");
 		}
 		return 0;
 	}
