@@ -90,7 +90,8 @@ static size_t vargs_size(const struct engine_comm *c)
 
 static size_t p2p_rank_size(const struct engine_comm *c)
 {
-	return sizeof(struct p2p_rank) + 4 * (size_t)c->nranks * sizeof(uint32_t);
+	return sizeof(struct p2p_rank) +
+	       (size_t)c->nranks * (sizeof(uint64_t) + 4 * sizeof(uint32_t));
 }
 
 static bool comm_allocate(struct engine_comm *c)
@@ -127,7 +128,8 @@ static bool comm_allocate(struct engine_comm *c)
 			return false;
 		}
 		c->ranks[l].p2p = r;
-		r->sends = (uint32_t *)(r + 1);
+		r->whole = (uint64_t *)(r + 1);
+		r->sends = (uint32_t *)(r->whole + c->nranks);
 		r->recvs = r->sends + c->nranks;
 		r->opened = r->recvs + c->nranks;
 		r->granted = r->opened + c->nranks;

@@ -522,7 +522,7 @@ static void part_piece(const struct gpu_job *job, uint32_t piece, struct gpu_cop
 	const uint8_t *base = x->kind == COLL_SEND ? x->post.in : x->post.out;
 
 	(void)piece;
-	ret->device = (uint64_t)(uintptr_t)base + part->index * WIRE_P2P_PART;
+	ret->device = (uint64_t)(uintptr_t)base + part->index * x->part;
 	ret->host = part->stage;
 	ret->size = p2p_part_size(x, part->index);
 }

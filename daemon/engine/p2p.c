@@ -325,6 +325,7 @@ void p2p_post(struct engine_comm *c, uint32_t local, const struct shm_desc *d)
 	x->kind = d->kind;
 	x->dtype = d->dtype;
 	x->bytes = bytes;
+	x->part = WIRE_P2P_PART;
 	x->nparts = MAX((uint32_t)DIV_UP(bytes, WIRE_P2P_PART), 1);
 	x->post.ticket = d->ticket;
 	x->post.generation = d->generation;

@@ -11,7 +11,8 @@
  * A message longer than WIRE_P2P_PART travels in parts, each a message of the transport. A few of
  * them have places (`parts`): the receiver grants parts that have one, the first when the receive
  * starts, others when the first arrives, for then its sender is there. So what is on a GPU is
- * copied part by part while others are on the wire, and staging memory is bounded.
+ * copied part by part while others are on the wire, and staging memory is bounded. From memory of a
+ * host to that of another it goes as one message: the receiver's grant says that it may.
  *
  * Thread: progress      Owns: nothing (the pool is the communicator's)      Locks: none
  */
@@ -74,6 +75,7 @@ struct p2p {
 	uint64_t bytes;
 	uint64_t since;	 /* ns: waits for its partner from then on */
 	uint64_t cursor; /* copied so far, between ranks of this host */
+	uint64_t part;	 /* bytes of a part but the last: WIRE_P2P_PART, or all of it */
 	uint32_t nparts;
 	uint32_t next;	  /* parts below have got their place */
 	uint32_t sent;	  /* a send: parts below were given to the transport */
@@ -92,6 +94,7 @@ struct p2p_rank {
 	uint32_t *recvs;   /* [nranks] posted */
 	uint32_t *opened;  /* [nranks] receives that have started: what the other rank is granted */
 	uint32_t *granted; /* [nranks] receives that the other rank has opened for our sends */
+	uint64_t *whole;   /* [nranks] bit i: receive granted - 1 - i takes it as one message */
 	uint32_t in_flight;
 };
 
@@ -121,7 +124,7 @@ static inline struct p2p_part *p2p_part(struct p2p *x, uint32_t index)
 
 static inline uint64_t p2p_part_size(const struct p2p *x, uint32_t index)
 {
-	return MIN(x->bytes - index * WIRE_P2P_PART, WIRE_P2P_PART);
+	return MIN(x->bytes - index * x->part, x->part);
 }
 
 /* Where the bytes of a part are that are sent, or arrive. */

@@ -27,7 +27,7 @@ uint8_t *p2p_part_place(const struct p2p_part *part)
 	const struct p2p *x = part->op;
 	uint8_t *base = x->kind == COLL_SEND ? x->post.in : x->post.out;
 
-	return device_p2p(x) ? part->stage : base + part->index * WIRE_P2P_PART;
+	return device_p2p(x) ? part->stage : base + part->index * x->part;
 }
 
 /* The next part has a place. NULL: not now, or there is no more. */
@@ -169,14 +169,34 @@ static void send_part(struct p2p_part *part, bool eager)
 	conn_send(c->params.peers[p2p_host(x)], &part->send);
 }
 
+/* Nothing has to be copied at either end: what is in one piece costs less. */
+static void join_parts(struct p2p *x)
+{
+	x->part = x->bytes;
+	x->nparts = 1;
+}
+
+/* Has the receiver granted the first part of it? */
+static void look_for_grant(struct p2p *x)
+{
+	const struct p2p_rank *rank = x->comm->ranks[x->local].p2p;
+	uint32_t back = rank->granted[x->peer] - 1 - x->seq;
+
+	if (x->granted || (int32_t)back < 0) {
+		return;
+	}
+	x->granted = 1;
+	if (x->nparts > 1 && !device_p2p(x) && back < 64 && (rank->whole[x->peer] >> back & 1)) {
+		join_parts(x);
+	}
+}
+
 void p2p_send(struct p2p *x)
 {
 	struct engine_comm *c = x->comm;
 	bool early;
 
-	if ((int32_t)(c->ranks[x->local].p2p->granted[x->peer] - x->seq) > 0) {
-		x->granted = MAX(x->granted, 1);
-	}
+	look_for_grant(x);
 	early = x->granted == 0;
 	/* Not before it may go: staging memory would be held for a receiver that is late. */
 	if (early && (x->nparts > 1 || x->bytes > c->progress->options.eager)) {
@@ -214,14 +234,21 @@ static void grant_parts(struct engine_comm *c, const struct wire_header *h)
 void p2p_granted(struct engine_comm *c, const struct wire_header *h)
 {
 	const struct coll_layout *l = c->params.layout;
-	uint32_t *granted;
+	struct p2p_rank *rank;
+	uint32_t back;
 
 	if (h->tag >= c->nranks || h->root >= c->nranks || l->host_of[h->tag] != c->params.host) {
 		return;
 	}
-	granted = &c->ranks[l->local_of[h->tag]].p2p->granted[h->root];
-	if ((int32_t)(h->seq - *granted) > 0) {
-		*granted = h->seq;
+	rank = c->ranks[l->local_of[h->tag]].p2p;
+	back = rank->granted[h->root] - h->seq;
+	if ((int32_t)back < 0) {
+		rank->whole[h->root] = -back < 64 ? rank->whole[h->root] << -back : 0;
+		rank->granted[h->root] = h->seq;
+		back = 0;
+	}
+	if ((h->flags & WIRE_WHOLE) && back < 64) {
+		rank->whole[h->root] |= UINT64_C(1) << back;
 	}
 	grant_parts(c, h);
 	p2p_advance(c);
@@ -248,6 +275,7 @@ static void send_grant(struct p2p *x)
 	header_fill(x, &x->note, WIRE_P2P_GRANT, x->peer, x->comm->ranks[x->local].rank);
 	x->note.header.seq = x->seq + 1;
 	x->note.header.segment = x->next;
+	x->note.header.flags = device_p2p(x) ? 0 : WIRE_WHOLE;
 	x->note.done = note_sent;
 	x->note.user = x;
 	x->granted = x->next;
@@ -331,6 +359,9 @@ struct transport_recv *p2p_recv_begin(struct engine_comm *c, uint32_t host,
 		if (h->count != x->bytes || h->dtype != x->dtype) {
 			p2p_mismatch(x, h->count);
 			return NULL;
+		}
+		if (h->segment == 0 && h->length == x->bytes && !x->begun && !device_p2p(x)) {
+			join_parts(x);
 		}
 		/* Else it has no place, or comes twice: that breaks rules. */
 		return part->state == PART_OPEN && part->index == h->segment &&

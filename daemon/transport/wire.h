@@ -39,6 +39,7 @@ enum wire_type {
 
 enum wire_flags {
 	WIRE_EAGER = 1u << 0, /* uses one eager credit of the sender */
+	WIRE_WHOLE = 1u << 1, /* a P2P_GRANT: the last of them may come as one message, too */
 };
 
 struct wire_header {

@@ -391,6 +391,7 @@ Test(p2p, parts_that_break_rules, .timeout = 60)
 	breaks_rules(1, PART, false);
 	breaks_rules(1000, PART, false);
 	breaks_rules(0, PART - 64, false);
-	breaks_rules(0, LARGE, false);
+	breaks_rules(0, LARGE - 64, false);
+	breaks_rules(1, LARGE, false);
 	breaks_rules(0, PART, true);
 }
