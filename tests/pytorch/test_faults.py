@@ -115,6 +115,16 @@ def interrupted_wait(ctx):
 
 
 @test
+def exit_beside_a_callback(ctx):
+    """A future's callback still runs when the program ends: that waits for it, and does not abort."""
+    with ctx.lab(2) as lab:
+        with ctx.job(lab, lab.daemons(), [2, 2], FAULTS, "leave") as job:
+            job.finish()
+            for process in job.processes:
+                expect(process.lines("called"), job.report())
+
+
+@test
 def elastic_restart(ctx):
     """torchrun starts all ranks of both hosts again after one died; the daemons join them again."""
     with ctx.lab(2) as lab:

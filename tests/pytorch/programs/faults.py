@@ -58,6 +58,15 @@ def wait():
     dist.all_reduce(torch.ones(8))
 
 
+def leave():
+    """The program ends while a callback of a future runs, longer than is waited for works that do not end."""
+    def callback(_):
+        time.sleep(2.0 + 0.05 * dist.get_rank())
+        print("called", flush=True)
+
+    dist.all_reduce(torch.ones(8), async_op=True).get_future().then(callback)
+
+
 def start():
     """A host has no daemon."""
     dist.init_process_group("roce", timeout=datetime.timedelta(seconds=120))
@@ -65,7 +74,7 @@ def start():
 
 def main():
     scenario = {"start": start, "train": train_for_ever, "reduce": reduce_for_ever, "late": late,
-                "disagree": disagree, "wait": wait}[sys.argv[1]]
+                "disagree": disagree, "wait": wait, "leave": leave}[sys.argv[1]]
     if scenario is not start:
         dist.init_process_group("roce")
     begin = time.monotonic()

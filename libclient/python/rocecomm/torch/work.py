@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from ctypes import byref, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 import torch
 import torch.distributed as dist
@@ -229,6 +229,10 @@ class Work(c10d.Work):  # type: ignore[misc,unused-ignore]
     def fulfil(self) -> None:
         """Completes work and future; callbacks run here."""
         self._complete()
+        self.tell()
+
+    def tell(self) -> None:
+        """Completes the future of a work that has ended; callbacks run here."""
         promise, self._promise = self._promise, None
         promise.set_result(None)
 
@@ -304,17 +308,24 @@ def mark_callbacks() -> None:
     torch._C.Future.wait = wait
 
 
+_GRACE_S = 2.0  # at exit, for works that have not ended
+_CALLBACK_S = 60.0  # and for callbacks that run
+
+
 class Completer:
     """The thread that completes futures, in the order in which they were asked for."""
 
     def __init__(self) -> None:
-        self._queue: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
+        self.reset()
 
     def reset(self) -> None:
-        """In a forked child the parent's thread and its queue do not exist."""
-        self._queue = queue.SimpleQueue()
-        self._thread = None
+        """In a forked child the parent's threads and their queue do not exist."""
+        self._queue: "queue.SimpleQueue[Optional[Work]]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._lock = threading.Lock()  # guards the three below
+        self._threads: Set[threading.Thread] = set()  # that run: _thread, and those that it stands in for
+        self._telling: Set[threading.Thread] = set()  # that complete a future just now
+        self._leaving = False
         _callbacks.clear()
 
     def add(self, work: Work) -> None:
@@ -329,6 +340,8 @@ class Completer:
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="rocecomm-futures", daemon=True)
+        with self._lock:
+            self._threads.add(self._thread)
         self._thread.start()
 
     def stand_in(self) -> None:
@@ -337,19 +350,51 @@ class Completer:
             self._start()
 
     def _run(self) -> None:
-        while True:
-            work = self._queue.get()
-            if work is None:
-                return
-            work.fulfil()
-            if self._thread is not threading.current_thread():
-                return  # another stands in since a callback began to wait
+        me = threading.current_thread()
+        try:
+            while self._next(me) and self._thread is me:
+                pass  # else another stands in since a callback began to wait
+        finally:
+            with self._lock:
+                self._threads.discard(me)
+
+    def _next(self, me: threading.Thread) -> bool:
+        """Completes the next work and its future. Return: False when the process exits."""
+        work = self._queue.get()
+        if work is None:
+            return False
+        work._complete()
+        with self._lock:
+            if self._leaving:
+                return False
+            self._telling.add(me)
+        try:
+            work.tell()
+        finally:
+            with self._lock:
+                self._telling.discard(me)
+        return True
 
     def stop(self) -> None:
-        """At exit: no thread may return from the library into an interpreter that is gone."""
-        if self._thread is not None:
+        """At exit: no thread may complete a future while the interpreter goes.
+
+        It would come back from PyTorch's C++, which ends the process by SIGABRT when the interpreter stops
+        the thread there. Works that do not end are left after a while: who waits for them is in C.
+        """
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
             self._queue.put(None)
-            self._thread.join(2.0)
+        end = time.monotonic() + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        with self._lock:
+            self._leaving = True
+            telling = list(self._telling)
+        end = time.monotonic() + _CALLBACK_S
+        for thread in telling:
+            while thread in self._telling and time.monotonic() < end:
+                thread.join(0.01)
 
 
 completer = Completer()
