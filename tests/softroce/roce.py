@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """What tests of daemons over RoCE share: settings, paths, jobs that are disturbed meanwhile."""
+import glob
 import json
 import os
 import random
@@ -135,6 +136,39 @@ def disturbed(job, count, act):
         wait_next(job)
     job.kill()
     return times(job)
+
+
+def _read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read().strip()
+    except OSError:
+        return "?"  # it has just ended, or the kernel does not say
+
+
+def thread_states():
+    """What the threads of all daemons do: state, user and system time, where in the kernel, in which call."""
+    lines = []
+    for task in sorted(glob.glob("/proc/[0-9]*/task/*")):
+        stat = _read(f"{task}/stat").rsplit(")", 1)[-1].split()
+        if _read(f"{task}/../../comm") == "rocecommd" and len(stat) > 12:
+            lines.append(f"{task} {_read(task + '/comm')}: {stat[0]}, {stat[11]} + {stat[12]} ticks, "
+                         f"{_read(task + '/wchan')}, {_read(task + '/stack')}, {_read(task + '/syscall')}")
+    return "\n".join(lines)
+
+
+def stalled(daemons, job, seconds):
+    """"" if the rails carry anything within this time; else what can be seen from outside."""
+    def bytes_sent():
+        return [r["bytes_sent"] for d in daemons for r in rails(d)]
+
+    before, end = bytes_sent(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        if bytes_sent() != before or job.ranks[0].process.poll() is not None:
+            return ""
+        time.sleep(0.1)
+    sockets = "\n".join(d.host.run("ss", "-tino", check=False).stdout for d in daemons)
+    return f"nothing moved for {seconds} s\n{thread_states()}\n{describe(daemons)}\n{sockets}"
 
 
 def queue_pairs(host):
