@@ -338,6 +338,14 @@ void device_release(struct op_ctx *ctx)
 	}
 }
 
+void device_job_go(struct progress *p, struct gpu_device *gpu, struct device_job *j)
+{
+	j->job.device = gpu;
+	j->job.channel = &p->copies;
+	p->copying++;
+	gpu_copy(&j->job);
+}
+
 /* ---- copies of runs ----------------------------------------------------------------------- */
 
 /* @error: the driver's number. */
@@ -410,16 +418,13 @@ static bool run_copy(struct op_run *run, uint8_t phase)
 		j->end = run_copied;
 		j->run = run;
 		j->group = g;
-		j->job.device = d->groups[g].gpu;
-		j->job.channel = &ctx->comm->progress->copies;
 		j->job.out = side == SIDE_OUT;
 		j->job.npieces = d->groups[g].npieces[side];
 		j->job.piece = run_piece;
 		run->phase = phase;
 		ctx->held++;
 		ctx->slices++;
-		ctx->comm->progress->copying++;
-		gpu_copy(&j->job);
+		device_job_go(ctx->comm->progress, d->groups[g].gpu, j);
 		any = true;
 	}
 	return any;
@@ -542,17 +547,13 @@ static void part_job_end(struct device_job *j)
 void device_part_copy(struct p2p_part *part)
 {
 	struct p2p *x = part->op;
-	struct progress *p = x->comm->progress;
 
 	memset(&part->copy, 0, sizeof(part->copy));
 	part->copy.end = part_job_end;
-	part->copy.job.device = p2p_region(x)->gpu;
-	part->copy.job.channel = &p->copies;
 	part->copy.job.out = x->kind == COLL_RECV;
 	part->copy.job.npieces = 1;
 	part->copy.job.piece = part_piece;
 	part->state = PART_COPYING;
 	x->held++;
-	p->copying++;
-	gpu_copy(&part->copy.job);
+	device_job_go(x->comm->progress, p2p_region(x)->gpu, &part->copy);
 }

@@ -61,6 +61,9 @@ struct device_job {
 	uint32_t piece, dst;
 };
 
+/* Its GPU's thread has it from now on; `end`, and of `job` what is to be done, are filled in. */
+void device_job_go(struct progress *p, struct gpu_device *gpu, struct device_job *j);
+
 /* A rank's send or receive buffer. */
 struct device_side {
 	bool staged;

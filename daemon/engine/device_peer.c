@@ -229,7 +229,6 @@ static void direct_copied(struct device_job *j)
 void device_direct_start(struct op_ctx *ctx)
 {
 	struct device_op *d = ctx->device;
-	struct progress *p = ctx->comm->progress;
 
 	d->direct_failed = false;
 	d->direct_jobs = 0;
@@ -245,15 +244,12 @@ void device_direct_start(struct op_ctx *ctx)
 		j->end = direct_copied;
 		j->ctx = ctx;
 		j->group = g;
-		j->job.device = d->groups[g].gpu;
-		j->job.channel = &p->copies;
 		j->job.peer = true;
 		j->job.piece = direct_piece;
 		d->direct_jobs++;
 		ctx->held++;
 		ctx->slices++;
-		p->copying++;
-		gpu_copy(&j->job);
+		device_job_go(ctx->comm->progress, d->groups[g].gpu, j);
 	}
 }
 
@@ -289,7 +285,6 @@ bool device_p2p_direct(struct p2p *x, struct p2p *y)
 {
 	const struct engine_region *from = x->post.in_region, *to = y->post.out_region;
 	struct device_job *j = &x->parts[0].copy; /* of the whole */
-	struct progress *p = x->comm->progress;
 
 	if (x->indirect || !device_p2p(x) || !device_p2p(y) || from->gpu == to->gpu ||
 	    !gpu_peer_ready(from->region->gpu, to->region->gpu)) {
@@ -297,8 +292,6 @@ bool device_p2p_direct(struct p2p *x, struct p2p *y)
 	}
 	memset(j, 0, sizeof(*j));
 	j->end = p2p_job_end;
-	j->job.device = from->gpu;
-	j->job.channel = &p->copies;
 	j->job.peer = true;
 	j->job.npieces = 1;
 	j->job.piece = p2p_piece;
@@ -307,7 +300,6 @@ bool device_p2p_direct(struct p2p *x, struct p2p *y)
 	x->state = y->state = P2P_DIRECT;
 	x->held++;
 	y->held++;
-	p->copying++;
-	gpu_copy(&j->job);
+	device_job_go(x->comm->progress, from->gpu, j);
 	return true;
 }
