@@ -89,6 +89,11 @@ void tcp_peer_fail(struct transport_peer *peer, int error, const char *reason)
 	list_append(&peer->transport->failed, &peer->failed);
 }
 
+void tcp_peer_broke(struct transport_peer *peer, int error, const char *reason)
+{
+	tcp_peer_fail(peer, -error, error == ECONNRESET ? "connection reset by the peer" : reason);
+}
+
 static void tell_failed(struct transport *t)
 {
 	struct list *l;

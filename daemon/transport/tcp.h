@@ -151,6 +151,8 @@ struct transport {
 void tcp_enter(struct transport *t);
 void tcp_leave(struct transport *t);
 void tcp_peer_fail(struct transport_peer *peer, int error, const char *reason);
+/* The same after a system call on one of its sockets. @error: errno. */
+void tcp_peer_broke(struct transport_peer *peer, int error, const char *reason);
 
 /* tcp_stream.c */
 void tcp_stream_watch(struct tcp_stream *s);

@@ -465,9 +465,7 @@ static uint64_t stream_read(struct tcp_stream *s, uint64_t *ret_want)
 	}
 	if (n < 0) {
 		if (errno != EAGAIN && errno != EWOULDBLOCK) {
-			tcp_peer_fail(s->peer, -errno,
-				      errno == ECONNRESET ? "connection reset by the peer"
-							  : "receiving failed");
+			tcp_peer_broke(s->peer, errno, "receiving failed");
 		}
 		return 0;
 	}

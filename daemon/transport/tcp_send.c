@@ -232,9 +232,7 @@ static uint64_t stream_write(struct tcp_stream *s)
 	if (n < 0) {
 		s->blocked = true;
 		if (errno != EAGAIN && errno != EWOULDBLOCK) {
-			tcp_peer_fail(s->peer, -errno,
-				      errno == ECONNRESET ? "connection reset by the peer"
-							  : "sending failed");
+			tcp_peer_broke(s->peer, errno, "sending failed");
 		}
 		return 0;
 	}
