@@ -21,6 +21,7 @@ import plot  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
 from harness.lab import Lab, LabError, own_cpus, parse_settings  # noqa: E402
+from harness.words import positive  # noqa: E402
 from systems import Gloo, OpenMpi, Rocecomm  # noqa: E402
 
 SYSTEMS = ("rocecomm", "openmpi", "gloo")
@@ -72,12 +73,6 @@ examples
   tools/bench --compare --no-peers --only='allreduce-*@2x4' --rounds=3
   tools/bench --report build/bench/compare.json   tables and plot again
 """
-
-
-def positive(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
-    return int(text)
 
 
 def arguments():

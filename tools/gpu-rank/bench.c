@@ -11,16 +11,16 @@
  *
  * Thread: main      Owns: nothing      Locks: none
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/base.h"
 #include "rank.h"
+#include "tools/rocebench/size.h"
 
 #define MAX_REPS 2000
-#define SIZE_LIMIT (64ul << 30)
+#define SIZE_LIMIT ((size_t)64 << 30)
 #define ROW 20
 #define WARM 6 /* a daemon tries GPUs with each other when an operation could use it first */
 
@@ -155,33 +155,19 @@ static void bench_op(struct rank *r, const char *op, CUdeviceptr base, const siz
 /* Return: how many; ends the process if the text is not such a list. */
 static int parse_sizes(const char *text, size_t *sizes, int max)
 {
-	int n = 0;
+	for (int n = 0; n < max; n++) {
+		size_t length = strcspn(text, ",");
 
-	for (const char *s = text;; n++) {
-		unsigned long size;
-		char *end;
-		int shift;
-
-		errno = 0;
-		size = strtoul(s, &end, 10);
-		shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-		if (errno || *s < '0' || *s > '9' || size > SIZE_LIMIT >> shift) {
-			die("--sizes: '%s' does not begin with a size of 0 to 64G bytes, such as "
-			    "8, 64K or 1M",
-			    s);
+		if (options_size(text, length, &sizes[n]) < 0 || sizes[n] > SIZE_LIMIT) {
+			die("--sizes: '%.*s' is not a size of 0 to 64G bytes, such as 8, 64K or 1M",
+			    (int)length, text);
 		}
-		end += shift > 0;
-		if (n == max || (*end != '\0' && *end != ',')) {
-			die("--sizes: up to %d sizes with commas between them are allowed, not "
-			    "'%s'",
-			    max, text);
-		}
-		sizes[n] = size << shift;
-		if (*end == '\0') {
+		if (text[length] == '\0') {
 			return n + 1;
 		}
-		s = end + 1;
+		text += length + 1;
 	}
+	die("--sizes: up to %d sizes are allowed", max);
 }
 
 int run_bench(struct rank *r)

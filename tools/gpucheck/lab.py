@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+from harness.lab import parse_settings
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NCCL_TUNED = {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_SOCKET_NTHREADS": "4"}
 
@@ -74,10 +76,8 @@ class Site:
         conf = os.path.join(self.work, f"{i}.conf")
         sections = {"daemon": {"socket": self.socket(i)},
                     "peer": {"key_file": f"{self.work}/key", "listen": "127.0.0.1", "port": 29510 + i}}
-        for word in self.config:
-            name, value = word.split("=", 1)
-            section, key = name.split(".", 1)
-            sections.setdefault(section, {})[key] = value
+        for section, keys in parse_settings(self.config).items():
+            sections.setdefault(section, {}).update(keys)
         with open(conf, "w", encoding="ascii") as f:
             for section, keys in sections.items():
                 f.write(f"[{section}]\n" + "".join(f"{k} = {v}\n" for k, v in keys.items()))

@@ -19,9 +19,9 @@ sys.dont_write_bytecode = True
 import functions  # noqa: E402
 import runs  # noqa: E402
 from harness.lab import Daemon, Lab, LabError, own_cpus, parse_settings  # noqa: E402
+from harness.words import positive, size_of  # noqa: E402
 
 LINES = 12  # functions shown
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 EPILOG = """\
 what it does
@@ -40,19 +40,6 @@ examples
   tools/profile --size 8 --ranks 1
   tools/profile --coll alltoall --size 4M --by instructions
 """
-
-
-def size_of(text):
-    found = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
-    if not found:
-        raise argparse.ArgumentTypeError(f"not a size such as 8, 64K or 25M: {text}")
-    return int(found[1]) * UNITS[found[2]]
-
-
-def positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
-    return int(text)
 
 
 def arguments():

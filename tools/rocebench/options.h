@@ -15,9 +15,9 @@
 #include <stddef.h>
 
 #include "tools/rocebench/bench.h"
+#include "tools/rocebench/size.h"
 
 #define OPTIONS_SIZES_MAX 128
-#define OPTIONS_SIZE_MAX ((size_t)1 << 40)
 #define OPTIONS_REPS_MAX 1000000ul
 #define OPTIONS_COMPUTE_MAX 4096u
 
@@ -70,7 +70,5 @@ struct options {
  * wrong and was said on standard error.
  */
 int options_parse(int argc, char **argv, struct options *ret, int *ret_exit);
-/* "4096", "64K", "25M", "1G" (powers of 1024). Return: 0 or -1. */
-int options_size(const char *text, size_t length, size_t *ret);
 
 #endif
