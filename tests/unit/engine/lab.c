@@ -80,6 +80,16 @@ void lab_pump(struct lab *lab)
 	}
 }
 
+void lab_rest(struct lab *lab, int ms)
+{
+	uint64_t end = now_ms() + (uint64_t)ms;
+
+	while (now_ms() < end) {
+		lab_pump(lab);
+		usleep(1000);
+	}
+}
+
 static void settle(struct lab *lab)
 {
 	uint64_t end = now_ms() + 20000;

@@ -71,6 +71,8 @@ struct lab *lab_new_ring(const uint32_t *host_of, uint32_t nranks, uint32_t nhos
 void lab_free(struct lab *lab);
 /* Control work of all engines, once. */
 void lab_pump(struct lab *lab);
+/* Lets time pass; control works meanwhile, or no plan would be built. */
+void lab_rest(struct lab *lab, int ms);
 /* Posts; fills ticket and seq. Return: the ticket. */
 uint32_t lab_post(struct lab *lab, uint32_t rank, struct shm_desc *d);
 /* Waits for a ticket. Return: its status; -1 after 20 s. */

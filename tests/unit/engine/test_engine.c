@@ -594,17 +594,6 @@ Test(engine, sends_to_oneself, .timeout = 60)
 	lab_free(lab);
 }
 
-/* Lets time pass; control works meanwhile, or no plan would be built. */
-static void rest(struct lab *lab, int ms)
-{
-	uint64_t end = clock_monotonic() + (uint64_t)ms * CLOCK_NS_PER_MS;
-
-	while (clock_monotonic() < end) {
-		lab_pump(lab);
-		usleep(1000);
-	}
-}
-
 /* Until host 0 has received more than *@had. */
 static void hear(struct lab *lab, uint64_t *had)
 {
@@ -613,9 +602,9 @@ static void hear(struct lab *lab, uint64_t *had)
 
 	while (counter_get(&view->bytes_wire_received) == *had) {
 		cr_assert_lt(clock_monotonic(), end);
-		rest(lab, 1);
+		lab_rest(lab, 1);
 	}
-	rest(lab, 5);
+	lab_rest(lab, 5);
 	*had = counter_get(&view->bytes_wire_received);
 }
 
@@ -661,9 +650,9 @@ Test(engine, lost_grants_in_any_order, .timeout = 60)
 			d.send_off = d.recv_off = i * HALF;
 			last[r][i] = lab_post(lab, r, &d);
 		}
-		rest(lab, 100);
+		lab_rest(lab, 100);
 		cr_assert(r || write(wire, &grant, sizeof(grant)) == sizeof(grant));
-		rest(lab, 100);
+		lab_rest(lab, 100);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
 		cr_assert_eq(lab_wait(lab, i % 2, last[i % 2][i / 2]), STATUS_OK);
@@ -694,7 +683,7 @@ Test(engine, arrival_counts_from_ones_turn, .timeout = 60)
 
 	t = lab_post(lab, 0, &d);
 	for (int i = 0; i < 2; i++) {
-		rest(lab, 700);
+		lab_rest(lab, 700);
 		lab_post(lab, 1, &d);
 	}
 	cr_assert_eq(lab_wait(lab, 0, t), STATUS_OK);

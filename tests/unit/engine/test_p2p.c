@@ -79,16 +79,6 @@ static void check(struct lab *lab, uint32_t to, uint32_t from, uint64_t bytes)
 	cr_assert_eq(lab->ranks[to].mem[HALF + bytes], 0xee, "behind the end");
 }
 
-static void rest(struct lab *lab, int ms)
-{
-	uint64_t end = clock_monotonic() + (uint64_t)ms * CLOCK_NS_PER_MS;
-
-	while (clock_monotonic() < end) {
-		lab_pump(lab);
-		usleep(500);
-	}
-}
-
 /* Both send to each other at the same time. */
 static void exchange(struct lab *lab, uint32_t a, uint32_t b, uint64_t bytes)
 {
@@ -145,7 +135,7 @@ Test(p2p, staging_memory_is_bounded, .timeout = 60)
 	fill(lab, 0, LARGE);
 	fill(lab, 1, LARGE);
 	r = post_recv(lab, 1, 0, LARGE);
-	rest(lab, 50);
+	lab_rest(lab, 50);
 	/* Nobody has sent yet: one part. */
 	cr_assert_leq(lab_gpu_staging_peak(lab->gpus[1]), PART);
 	cr_assert_eq(lab_gpu_staging_peak(lab->gpus[1]) > 0, lab_gpu_has(lab->gpus[1], 1));
@@ -246,7 +236,7 @@ static void mismatch(uint64_t sent, uint64_t received)
 	post_send(lab, 0, 1, sent);
 	cr_assert_eq(lab_wait(lab, 1, r), STATUS_MISMATCH);
 	for (int i = 0; i < 1000 && lab->failures == 0; i++) {
-		rest(lab, 1);
+		lab_rest(lab, 1);
 	}
 	cr_assert_eq(lab->failure.cause, ENGINE_FAIL_LENGTH);
 	cr_assert_eq(lab->failure.length_a, received);
@@ -291,7 +281,7 @@ static void fail_after(int us, bool cut)
 			  "%d: status %d", i, status);
 	}
 	memcpy(before, lab->ranks[1].mem + HALF, HALF);
-	rest(lab, 30);
+	lab_rest(lab, 30);
 	cr_assert_eq(memcmp(before, lab->ranks[1].mem + HALF, HALF), 0);
 	free(before);
 	lab_free(lab);
@@ -324,7 +314,7 @@ Test(p2p, a_copy_fails_in_the_middle, .timeout = 60)
 	r = post_recv(lab, 1, 0, LARGE);
 	post_send(lab, 0, 1, LARGE);
 	for (int i = 0; i < 2000 && lab->failures == 0 && lab_gpu_has(lab->gpus[1], 1); i++) {
-		rest(lab, 1);
+		lab_rest(lab, 1);
 	}
 	cr_assert_eq(lab->failures > 0, lab_gpu_has(lab->gpus[1], 1));
 	for (uint32_t h = 0; h < 2 && lab->failures; h++) {
@@ -367,7 +357,7 @@ static void breaks_rules(uint32_t segment, uint64_t length, bool twice)
 				.length = length};
 	uint32_t t = post_recv(lab, 0, 1, LARGE);
 
-	rest(lab, 20);
+	lab_rest(lab, 20);
 	h.fragment = (uint32_t)MIN(length, 64u << 10);
 	write_all(wire, &h, sizeof(h));
 	if (twice) {
