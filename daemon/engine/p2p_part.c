@@ -27,7 +27,11 @@ uint8_t *p2p_part_place(const struct p2p_part *part)
 	const struct p2p *x = part->op;
 	uint8_t *base = x->kind == COLL_SEND ? x->post.in : x->post.out;
 
-	return device_p2p(x) ? part->stage : base + part->index * x->part;
+	if (device_p2p(x)) {
+		return part->stage;
+	}
+	/* A message of no bytes has one part and need not have a buffer. */
+	return base ? base + part->index * x->part : NULL;
 }
 
 /* The next part has a place. NULL: not now, or there is no more. */
