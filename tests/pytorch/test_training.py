@@ -70,3 +70,9 @@ def lightning_fabric(ctx):
 def hugging_face_accelerate(ctx):
     """Hugging Face Accelerate trains over the backend, named in one place."""
     return compare(ctx, os.path.join(HERE, "programs/accelerate_train.py"))[0]
+
+
+@test
+def torchtnt(ctx):
+    """TorchTNT trains over the backend, named in one place."""
+    return compare(ctx, os.path.join(HERE, "programs/torchtnt_train.py"))[0]
