@@ -50,6 +50,9 @@ def arguments():
     parser.add_argument("--reps", type=int, default=20, help="of an all_reduce of 25 MiB")
     parser.add_argument("--steps", type=int, default=10, help="of DDP a round; 0: none")
     parser.add_argument("--layouts", default=",".join(LAYOUTS), help="of " + ", ".join(LAYOUTS))
+    parser.add_argument("--same-addresses", action="store_true",
+                        help="start the ranks with setarch -R: code is at the same address in all, and those that "
+                        "share a CPU share what it has learned of branches")
     parser.add_argument("--out", metavar="DIR", default=os.path.join(TOP, "build/bench"))
     parser.add_argument("--build", default=os.path.join(TOP, "build/release"))
     options = parser.parse_args()
@@ -63,6 +66,8 @@ def run_torch(options, lab, package, daemons, layout, backend):
     """[row of a rank program]"""
     command = [sys.executable, os.path.join(HERE, "torch_rank.py"), f"--backend={backend}",
                f"--reps={options.reps}", f"--steps={options.steps}"]
+    if options.same_addresses:
+        command[:0] = ["setarch", "-R"]
     with Job(lab, package, daemons, [LAYOUTS[layout]] * HOSTS, command) as job:
         text = job.finish(600)
     rows = [json.loads(line) for line in text.split("\n") if line.startswith("{")]
@@ -128,7 +133,8 @@ def duration(us):
 def markdown(data):
     """A table a layout."""
     text = [f"{data['machine']['cpu']}, {data['machine']['cores']} cores; PyTorch {data['torch']}; "
-            f"{data['rounds']} rounds; {data['machine']['date']}", ""]
+            f"{data['rounds']} rounds; {data['machine']['date']}"
+            f"{'; ranks at the same addresses' if data['same_addresses'] else ''}", ""]
     for layout, figures in data["figures"].items():
         text += [f"| {layout} | roce | gloo | gloo / roce | rocebench |", "|---|---|---|---|---|"]
         lines = [("step with DDP", "step-ddp"), ("step alone", "step-alone"),
@@ -152,7 +158,8 @@ def main():
         sys.exit("bench: network namespaces need root")
     import torch  # pylint: disable=import-outside-toplevel
     data = {"machine": machine.describe(TOP, options.build, sys.executable, []),
-            "torch": torch.__version__, "rounds": options.rounds}
+            "torch": torch.__version__, "rounds": options.rounds,
+            "same_addresses": options.same_addresses}
     try:
         data["figures"] = measure(options)
     except LabError as e:

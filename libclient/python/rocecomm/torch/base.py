@@ -48,7 +48,9 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
         self.host = HostSite(self, self._pool)
         self._p2p = PointToPoint(self)
         self._barriers = 0
-        self._calls: List[Any] = []  # of an all_reduce at once (group.py), to be used again
+        # Of an all_reduce at once (group.py): what was used before, and whether it may be: see _may_wait().
+        self._calls: List[Any] = []
+        self._at_once = False
 
     # ---- about it
 
@@ -165,6 +167,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
 
     def shutdown(self) -> None:
         """Leaves the group. What is in flight ends with an error."""
+        self._at_once, self._calls = False, []
         self._p2p.stop()
         for site in self._sites.values():
             site.close()
@@ -239,6 +242,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
             if device.type == "cpu":
                 self._cpu = site = self.host if named == "roce" else OtherSite(session.other_backend(self, named, "cpu"))
                 if site is self.host:
+                    self._at_once = self._may_wait()
                     return site
             elif named != "roce":
                 site = OtherSite(session.other_backend(self, named, device.type))
@@ -252,6 +256,12 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
             self._sites[device] = site
         return site
 
+    can_wait = False  # do PyTorch and the library have what it takes?
+
+    def _may_wait(self) -> bool:
+        """May an operation on host memory be posted and waited for in one call?"""
+        return self.can_wait and self._cpu is self.host and self._batch is None
+
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that do not come. dist.monitored_barrier() is Gloo's by name."""
         self._barriers += 1
@@ -263,12 +273,13 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc,unused-ignore]
         """What this thread posts until _end_coalescing() is one batch."""
         del device
         errors.check(lib.roce_group_start(self.client.handle))
-        self._batch = []
+        self._batch, self._at_once = [], False
 
     def _end_coalescing(self, device: Any = None) -> Any:
         """Posts the batch."""
         del device
         batch, self._batch = self._batch or [], None
+        self._at_once = self._may_wait()
         status = lib.roce_group_end(self.client.handle)
         for work in batch:
             work.grouped = False

@@ -8,8 +8,9 @@ Lists of tensors are one operation on one such block, or on the tensors themselv
 side by side. Where the memory is decides what posts: site.py.
 """
 import ctypes
+import struct
 from functools import partial
-from typing import Any, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -22,12 +23,19 @@ from .base import GroupBase
 from .share import MIN_BYTES
 from .tensors import by_place, flat_block, ready_input, ready_output, row_split
 from .types import PLAIN, PLAIN_OPS, TYPES, reduction, type_of
-from .work import Done, Work, _profiling, in_callback
+from .work import Done, Work, _callbacks, _profiling, in_callback
 
 _STRIDED = torch.strided
 _allreduce_call: Any = getattr(lib, "roce_allreduce_call", None)
 _HAS_ASYNC = hasattr(dist.AllreduceOptions(), "asyncOp")
-_AT_ONCE = _HAS_ASYNC and _allreduce_call is not None
+_ALLREDUCE_OPTIONS = dist.AllreduceOptions
+# Types whose numbers need no preparation: the library's name of each, and how many elements are not small.
+_SMALL: Dict[Any, Tuple[int, int]] = {
+    t: (e.dtype, MIN_BYTES // e.itemsize) for t, e in TYPES.items() if e.kind == PLAIN
+}
+_NO_TYPE = (0, 0)
+_PLAIN_OPS = len(PLAIN_OPS)
+_fill = struct.Struct("PPNPii").pack_into  # the fields of AllreduceArgs from `send` on
 _wait = lib.roce_wait
 _DONE = Done()
 
@@ -35,68 +43,52 @@ _DONE = Done()
 class RoceProcessGroup(GroupBase):
     """A group of ranks over rocecomm. Made by init_process_group() and new_group()."""
 
+    can_wait = _HAS_ASYNC and _allreduce_call is not None
+
     # ---- one tensor, in place
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
-        """The reduction of all ranks' tensors, to all, in place."""
-        del timeout
-        if isinstance(tensors, torch.Tensor):
-            tensors = [tensors]
-        if opts is None or not hasattr(opts, "reduceOp"):
-            opts = _options(dist.AllreduceOptions, opts)
-        tensor = self._one(tensors, "allreduce")
-        if _AT_ONCE and not opts.asyncOp and self._now(tensor, opts.reduceOp):
-            return _DONE
-        site = self.site(tensor)
-        if site.other is not None:
-            return site.other.allreduce(tensors, opts)
-        if tensor.layout is not torch.strided:
-            return session.sparse_allreduce(self, tensor, opts)
-        entry = type_of(tensor, "all_reduce")
-        op = reduction(entry, opts.reduceOp, "all_reduce", self.channel())
-        ptr, hold, finish = ready_output(site.pool, tensor, "all_reduce", True)
-        work = site.work("all_reduce", tensors, hold, finish)
-        count = tensor.numel() * entry.per
-        nbytes = tensor.numel() * entry.itemsize
-        if nbytes >= MIN_BYTES and finish is None and site is self.host:
-            ptr = self._shared.place(tensor, ptr, nbytes, 1)
-        return site.post(work, nbytes, site.allreduce, ptr, ptr, count, entry.dtype, op)
+        """The reduction of all ranks' tensors, to all, in place.
 
-    def _now(self, tensor: Any, reduce_op: Any) -> bool:
-        """The shortest way for a small tensor whose caller waits at once: no Work, no bookkeeping.
-
-        Returns False for what is not as plain as that.
+        A small tensor whose caller waits goes the shortest way: one call of the library, no Work, no
+        bookkeeping. What is written out here costs several times as much in functions of its own where
+        ranks share a CPU, whose caches are then full of the others' (README.md of this package).
         """
-        entry = TYPES.get(tensor.dtype)
-        op = hash(reduce_op)
+        del timeout
         if (
-            entry is None
-            or entry.kind != PLAIN
-            or op >= len(PLAIN_OPS)
-            or self._cpu is not self.host
-            or not tensor.is_cpu
-            or tensor.layout is not _STRIDED
-            or not tensor.is_contiguous()
-            or tensor.is_neg()
-            or self._batch is not None
-            or _profiling()
-            or in_callback()
+            self._at_once
+            and type(opts) is _ALLREDUCE_OPTIONS
+            and type(tensors) is list
+            and len(tensors) == 1
+            and not opts.asyncOp
         ):
-            return False
-        count = tensor.numel()
-        if count * entry.itemsize >= MIN_BYTES:
-            return False
-        self.seq += 1
-        try:
-            args, address = self._calls.pop()
-        except IndexError:  # another thread has it
-            args = AllreduceArgs(ctypes.sizeof(AllreduceArgs), timeout_ms=TURN_MS)
-            address = ctypes.addressof(args)
-        args.send = args.recv = tensor.data_ptr()
-        args.count = count
-        args.comm = self.comm.handle
-        args.dtype, args.op = entry.dtype, PLAIN_OPS[op]
+            tensor = tensors[0]
+            dtype, most = _SMALL.get(tensor.dtype, _NO_TYPE)
+            count = tensor.numel()
+            if (
+                count < most
+                and tensor.is_cpu
+                and tensor.layout is _STRIDED
+                and tensor.is_contiguous()
+                and not tensor.is_neg()
+                and not _profiling()
+                and not (_callbacks and in_callback())
+            ):
+                op = hash(opts.reduceOp)
+                if op < _PLAIN_OPS:
+                    return self._now(tensor, tensor.data_ptr(), count, dtype, PLAIN_OPS[op])
+        return self._allreduce(tensors, opts)
+
+    def _now(self, tensor: Any, ptr: int, count: int, dtype: int, op: int) -> Any:
+        """One call of the library, which waits."""
         seq = self.seq
+        self.seq = seq + 1
+        try:
+            call = self._calls.pop()
+        except IndexError:  # the first, or another thread has it
+            call = self._call()
+        args, address, comm = call
+        _fill(args, 8, ptr, ptr, count, comm, dtype, op)
         try:
             status = _allreduce_call(address)
             if status:
@@ -108,8 +100,38 @@ class RoceProcessGroup(GroupBase):
                 work._handle, work._seq = ctypes.c_void_p(args.request), seq
                 self.keep(work)
             raise
-        self._calls.append((args, address))
-        return True
+        self._calls.append(call)
+        return _DONE
+
+    def _call(self) -> Tuple[Any, int, int]:
+        """The arguments of a call, to be used again and again: the struct, its address, the communicator."""
+        args = AllreduceArgs(ctypes.sizeof(AllreduceArgs), timeout_ms=TURN_MS)
+        return args, ctypes.addressof(args), self.comm.handle.value or 0
+
+    def _allreduce(self, tensors: Any, opts: Any) -> Any:
+        """Any other."""
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        if type(opts) is not _ALLREDUCE_OPTIONS and not hasattr(opts, "reduceOp"):
+            opts = _options(_ALLREDUCE_OPTIONS, opts)
+        tensor = self._one(tensors, "allreduce")
+        site = self.site(tensor)
+        if site.other is not None:
+            return site.other.allreduce(tensors, opts)
+        if tensor.layout is not torch.strided:
+            return session.sparse_allreduce(self, tensor, opts)
+        entry = type_of(tensor, "all_reduce")
+        op = reduction(entry, opts.reduceOp, "all_reduce", self.channel())
+        ptr, hold, finish = ready_output(site.pool, tensor, "all_reduce", True)
+        count = tensor.numel() * entry.per
+        nbytes = tensor.numel() * entry.itemsize
+        if finish is None and site is self.host:
+            if nbytes >= MIN_BYTES:
+                ptr = self._shared.place(tensor, ptr, nbytes, 2)
+            if self._at_once and not opts.asyncOp and not _profiling() and not in_callback():
+                return self._now(tensor, ptr, count, entry.dtype, op)
+        work = site.work("all_reduce", tensors, hold, finish)
+        return site.post(work, nbytes, site.allreduce, ptr, ptr, count, entry.dtype, op)
 
     def _wait_on(self, status: int, args: Any, seq: int) -> None:
         """After the first turn of a call: the others, or its error."""

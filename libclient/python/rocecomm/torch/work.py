@@ -38,6 +38,14 @@ _INIT = c10d.Work.__init__
 class Work(c10d.Work):  # type: ignore[misc,unused-ignore]
     """One operation. The tensors are held until it has ended."""
 
+    parts: List["Work"] = []  # of a batch: what it waits for instead of a handle
+    grouped = False  # in a batch that is not posted yet
+    _ended = False
+    _error: Optional[BaseException] = None
+    _promise: Any = None
+    _future: Any = None
+    _source = -1
+
     def __init__(
         self,
         group: "RoceProcessGroup",
@@ -51,17 +59,10 @@ class Work(c10d.Work):  # type: ignore[misc,unused-ignore]
         self._name = name
         self._seq = group.seq
         self._handle = c_void_p()
-        self.parts: List["Work"] = []  # of a batch: what it waits for instead of a handle
         self._result = result
         self._keep = keep
         self._finish = finish
         self._lock = threading.Lock()
-        self._ended = False
-        self.grouped = False  # in a batch that is not posted yet
-        self._error: Optional[BaseException] = None
-        self._promise: Any = None
-        self._future: Any = None
-        self._source = -1
 
     # ---- completion
 
