@@ -310,6 +310,18 @@ def test_coalesced():
         batch.wait()
         equal(mine[0], every[0][1], "batch of broadcasts")
         equal(mine[1], every[1][0], "batch of broadcasts")
+        halves = [torch.zeros(SIZE * (n + 1)) for n in range(3)]
+        sums = [torch.zeros(n + 1) for n in range(3)]
+        with manager():
+            for n in range(3):
+                dist.all_gather_into_tensor(halves[n], every[n][RANK])
+        with manager(device=torch.device("cpu"), async_ops=True) as batch:
+            for n in range(3):
+                dist.reduce_scatter_tensor(sums[n], halves[n])
+        batch.wait()
+        for n in range(3):
+            equal(halves[n], torch.cat(list(every[n])), "batch of all_gather_into_tensor")
+            equal(sums[n], SIZE * every[n][RANK], "batch of reduce_scatter_tensor")
 
 
 def test_point_to_point():
@@ -461,6 +473,13 @@ def test_objects():
     got = [None] * SIZE if RANK == 0 else None
     dist.gather_object(RANK, got, 0)
     check(RANK != 0 or got == list(range(SIZE)), "gather_object")
+    if hasattr(dist, "send_object_list"):
+        if RANK == 0:
+            dist.send_object_list([{"for": 1}, "both"], 1)
+        elif RANK == 1:
+            objects = [None, None]
+            check(dist.recv_object_list(objects, 0) == 0, "the source of recv_object_list")
+            check(objects == [{"for": 1}, "both"], "recv_object_list")
 
 
 def test_groups():
@@ -478,6 +497,11 @@ def test_groups():
     mine = torch.full((3,), float(RANK))
     dist.all_reduce(mine, group=alone)
     equal(mine, torch.full((3,), float(RANK)), "a group of one")
+    halves = [list(range(0, SIZE, 2)), list(range(1, SIZE, 2))]
+    own, _ = dist.new_subgroups_by_enumeration(halves)
+    mine = torch.full((3,), float(RANK))
+    dist.all_reduce(mine, group=own)
+    equal(mine, torch.full((3,), float(sum(halves[RANK % 2]))), "groups by enumeration")
 
 
 def test_threads():
@@ -527,6 +551,12 @@ def test_functional():
     equal(got, torch.arange(float(SIZE)), "all_to_all_single")
     got = functional.all_reduce_coalesced([torch.ones(2), torch.ones(3)], "sum", world)
     equal(got[1] + 0, torch.full((3,), float(SIZE)), "all_reduce_coalesced")
+    got = functional.all_gather_into_tensor_coalesced([torch.full((n,), float(RANK)) for n in (1, 2)], world)
+    equal(got[1] + 0, torch.arange(float(SIZE)).repeat_interleave(2), "all_gather_into_tensor_coalesced")
+    got = functional.reduce_scatter_tensor_coalesced([torch.ones(n * SIZE) for n in (1, 2)], "sum", [0, 0], world)
+    equal(got[1] + 0, torch.full((2,), float(SIZE)), "reduce_scatter_tensor_coalesced")
+    got = functional.permute_tensor(torch.full((2,), float(RANK)), [(r + 1) % SIZE for r in range(SIZE)], world) + 0
+    equal(got, torch.full((2,), float((RANK - 1) % SIZE)), "permute_tensor")
     got = functional.broadcast(torch.full((3,), float(RANK)), 1, world) + 0
     equal(got, torch.ones(3), "broadcast")
 
