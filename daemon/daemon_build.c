@@ -183,6 +183,11 @@ static int init_rails(struct daemon *d)
 				.recover_ms = c->recover_timeout_ms,
 				.reopen_ms = c->reopen_ms,
 			},
+		.bounds =
+			{
+				.bytes = c->max_pinned,
+				.regions = (uint32_t)MAX(c->max_regions, 0),
+			},
 	};
 	int r = rails_new(&o, d->jobs, &d->rails);
 

@@ -63,7 +63,8 @@ struct config_source {
 struct config_tenant {
 	char *name;
 	struct value_list users;
-	uint64_t max_bytes; /* UINT64_MAX: unlimited */
+	uint64_t max_bytes;  /* UINT64_MAX: unlimited */
+	uint64_t max_pinned; /* likewise */
 	uint32_t max_buffers;
 	uint32_t max_comms;
 	uint32_t max_sessions;
@@ -122,6 +123,8 @@ struct config {
 	uint32_t probe_timeout_ms;
 	uint32_t recover_timeout_ms;
 	uint32_t reopen_ms;
+	uint64_t max_pinned; /* bytes a device; 0: auto */
+	int32_t max_regions; /* VALUE_IS_AUTO */
 
 	/* [tenant NAME]; [0] is "default" */
 	struct config_tenant *tenants;

@@ -65,6 +65,11 @@ void value_allowed(const struct config_key *key, char *buf, size_t size)
 			 "a number of bytes, K, M, G or T behind it if you like, or "
 			 "unlimited");
 		break;
+	case VALUE_AUTO_SIZE:
+		snprintf(buf, size,
+			 "auto, a number of bytes, K, M, G or T behind it if you like, or "
+			 "unlimited");
+		break;
 	case VALUE_MODE:
 		snprintf(buf, size, "permissions in octal, %04o to %04o", (unsigned int)key->min,
 			 (unsigned int)key->max);
@@ -295,6 +300,9 @@ static int parse_any(const struct config_key *key, const char *text, union any *
 		return err_trace(copy_text(key, text, &ret->group.name, err, size));
 	case VALUE_SIZE:
 		return parse_size(key, text, &ret->size, err, size);
+	case VALUE_AUTO_SIZE:
+		/* 0 already */
+		return strcmp(text, "auto") == 0 ? 0 : parse_size(key, text, &ret->size, err, size);
 	case VALUE_LEVEL:
 	case VALUE_TRANSPORT:
 	case VALUE_REQUIRE:
@@ -329,6 +337,7 @@ static size_t size_of(enum value_type type)
 	case VALUE_GROUP:
 		return sizeof(struct value_group);
 	case VALUE_SIZE:
+	case VALUE_AUTO_SIZE:
 		return sizeof(uint64_t);
 	case VALUE_LEVEL:
 	case VALUE_TRANSPORT:
@@ -413,6 +422,11 @@ char *value_format(const struct config_key *key, const void *value)
 		return format_list(value);
 	case VALUE_GROUP:
 		return strdup(((const struct value_group *)value)->name);
+	case VALUE_AUTO_SIZE:
+		if (*(const uint64_t *)value == 0) {
+			return strdup("auto");
+		}
+		/* fall through */
 	case VALUE_SIZE:
 		format_size(*(const uint64_t *)value, buf, sizeof(buf));
 		break;

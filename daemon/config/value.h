@@ -21,6 +21,7 @@ enum value_type {
 	VALUE_I32,	 /* int32_t */
 	VALUE_AUTO,	 /* int32_t, VALUE_IS_AUTO: as suits the machine */
 	VALUE_SIZE,	 /* uint64_t, UINT64_MAX: unlimited */
+	VALUE_AUTO_SIZE, /* the same, 0: auto */
 	VALUE_MODE,	 /* uint32_t */
 	VALUE_LEVEL,	 /* enum log_level */
 	VALUE_TRANSPORT, /* enum config_transport */

@@ -132,10 +132,9 @@ static bool device_used(const struct rdma_device *d)
 static void put_memory(struct json *j, const struct rdma_device *d)
 {
 	static const char *const causes[RDMA_REFUSAL_COUNT_] = {
-		[RDMA_REFUSED_MEMLOCK] = "memlock",
-		[RDMA_REFUSED_FULL] = "full",
-		[RDMA_REFUSED_KIND] = "kind",
-		[RDMA_REFUSED_OTHER] = "other",
+		[RDMA_REFUSED_MEMLOCK] = "memlock", [RDMA_REFUSED_FULL] = "full",
+		[RDMA_REFUSED_KIND] = "kind",	    [RDMA_REFUSED_OTHER] = "other",
+		[RDMA_REFUSED_BOUND] = "bound",	    [RDMA_REFUSED_QUOTA] = "quota",
 	};
 
 	json_open(j, "memory");
@@ -147,6 +146,23 @@ static void put_memory(struct json *j, const struct rdma_device *d)
 		json_uint(j, causes[i], atomic_load_explicit(&d->refused[i], memory_order_relaxed));
 	}
 	json_close(j);
+	json_close(j);
+	json_open(j, "registrations");
+	json_uint(j, "made", atomic_load_explicit(&d->registrations, memory_order_relaxed));
+	json_uint(j, "evicted", atomic_load_explicit(&d->evictions, memory_order_relaxed));
+	json_close(j);
+}
+
+/* Memory of clients that finds no room. */
+static void put_room(struct json *j, const struct rdma_memory *m)
+{
+	json_open(j, "memory");
+	json_uint(j, "evictions", m->evictions);
+	json_uint(j, "returns", m->returns);
+	json_uint(j, "fallbacks", m->fallbacks);
+	json_uint(j, "staged", m->staged);
+	json_uint(j, "staged_bytes", m->staged_bytes);
+	put_text(j, "reason", m->reason);
 	json_close(j);
 }
 
@@ -198,6 +214,9 @@ int links_json(const char *host, const struct config *config, const struct rdma 
 		put_device(&j, devices->devices[i]);
 	}
 	json_close_array(&j);
+	if (devices) {
+		put_room(&j, &devices->memory);
+	}
 	json_close(&j);
 	r = json_finish(&j, ret);
 	json_deinit(&j);

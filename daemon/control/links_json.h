@@ -17,6 +17,11 @@
  *    network      out_of_sequence, retransmits, timeouts, receiver_not_ready, cnp_sent,
  *                 cnp_handled, ecn_marked, paused, discards, errors, link_downed: sums of the
  *                 counters that say so; null where the driver has none
+ *   memory        regions, bytes (registered now), regions_max, refused {cause: times}: memlock,
+ *                 full, kind, other, bound, quota
+ *   registrations made, evicted: so far
+ *  memory         of clients, with all devices: evictions, returns (registered again), fallbacks
+ *                 (found no room), staged, staged_bytes (without room now), reason (null)
  * paths:
  *  host, transport, require
  *  reason         why no device of this host can be used; null

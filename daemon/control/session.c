@@ -504,8 +504,11 @@ int session_attach(struct session *s)
 	if (s->bell < 0 || s->event < 0) {
 		return err_origin(-errno);
 	}
-	return err_trace(
-		engine_session_add(s->server->o.engine, s->page, s->bell, s->event, s, &s->engine));
+	r = engine_session_add(s->server->o.engine, s->page, s->bell, s->event, s, &s->engine);
+	if (r == 0) {
+		engine_session_quota(s->engine, &s->tenant->pinned, s->tenant->name);
+	}
+	return err_trace(r);
 }
 
 /* ---- the end ------------------------------------------------------------------------------ */

@@ -86,6 +86,7 @@ static void put_tenants(struct json *j, const struct session *s, bool all)
 		put_limit(j, "bytes", &tenant->bytes);
 		json_uint(j, "max_buffers", tenant->max_buffers);
 		json_uint(j, "max_comms", tenant->max_comms);
+		put_limit(j, "pinned", &tenant->pinned);
 		json_close(j);
 	}
 	json_close_array(j);

@@ -7,7 +7,8 @@
  *
  *  daemon         version, protocol, host, host_id, pid, uptime_ms, port, addresses, sessions,
  *                 buffers, buffer_bytes, all (does this reader see everybody's jobs?)
- *  tenants[]      name, sessions, bytes (each used, limit or null), max_buffers, max_comms
+ *  tenants[]      name, sessions, bytes (each used, limit or null), max_buffers, max_comms,
+ *                 pinned (of bytes, those that RDMA devices have)
  *  clients[]      session, name, pid, uid, tenant, library, buffers, bytes, communicators,
  *                 gpu_allocations, gpu_bytes, connected_ms, bytes_staged (copied by the library
  *                 to and from plain memory)

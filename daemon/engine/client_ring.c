@@ -155,6 +155,12 @@ void client_ring_flush(struct engine_session *s)
 	}
 }
 
+/* For those that look for memory which nobody needs. relaxed: a hint (room.c) */
+static void region_used(struct engine_region *r)
+{
+	atomic_store_explicit(&r->pin.used, r->session->progress->now, memory_order_relaxed);
+}
+
 bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, uint64_t size,
 			 uint8_t **ret_ptr, struct engine_region **ret_region)
 {
@@ -174,6 +180,10 @@ bool client_ring_resolve(struct engine_session *s, uint32_t id, uint64_t off, ui
 	}
 	r->users++;
 	s->regions_in_use++;
+	region_used(r);
+	if (r->staged) {
+		engine_rdma_want(s->progress, r);
+	}
 	*ret_ptr = r->base + off;
 	*ret_region = r;
 	return true;
@@ -238,6 +248,7 @@ void engine_region_release(struct engine_region *r)
 		return;
 	}
 	s = r->session;
+	region_used(r);
 	r->users--;
 	s->regions_in_use--;
 	if (r->removing && r->users == 0) {

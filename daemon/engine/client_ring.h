@@ -41,8 +41,12 @@ struct engine_region {
 	uint32_t held;	 /* by descriptors that wait for their gates, or in the ring */
 	bool remove_due; /* when these are taken */
 	bool removing;
-	bool leaving;	    /* control's: it has asked for the removal */
-	bool told;	    /* control's: the progress thread may use the registrations */
+	bool staged;	 /* not registered for want of room: asks for it when it is used */
+	bool wanted;	 /* `want` is under way, or not answered yet */
+	bool leaving;	 /* control's: it has asked for the removal */
+	bool knows_out;	 /* control's: `staged` says so, or will */
+	uint64_t ask_at; /* ns: not before */
+	struct mailbox_msg want;
 	struct list fading; /* engine_session.fading */
 	uint32_t after;	    /* there: what is in the ring before may name it */
 	struct engine_session *session;
@@ -77,8 +81,10 @@ struct engine_session {
 	int event;
 	bool corrupt;
 	bool removing;
-	bool leaving;			/* control's: it has asked for the removal */
-	uint32_t regions_in_use;	/* sum of users */
+	bool leaving;		 /* control's: it has asked for the removal */
+	uint32_t regions_in_use; /* sum of users */
+	struct quota *pinned;	 /* control's: of `tenant`; NULL: none */
+	const char *tenant;
 	struct list registered;		/* engine_region.mine: known to the devices */
 	struct list fading;		/* engine_region.fading: removed once the ring is so far */
 	struct mailbox_msg *remove_msg; /* waits until no operation uses its memory */

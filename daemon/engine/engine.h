@@ -116,6 +116,11 @@ const struct thread_view *engine_worker_view(const struct engine *engine, unsign
 int engine_session_add(struct engine *engine, void *page, int bell, int event, void *user,
 		       struct engine_session **ret);
 /*
+ * What of its regions may be registered with devices; before the first of them. @quota, @tenant:
+ * borrowed until the session's removal is done.
+ */
+void engine_session_quota(struct engine_session *session, struct quota *quota, const char *tenant);
+/*
  * Its ranks are detached or their communicators removed first. Its regions go with it; @done when
  * no stream reads or writes them any more.
  */

@@ -85,5 +85,7 @@ void engine_rdma_free(struct engine *e);
 void engine_rdma_unuse(struct progress *p, struct engine_region *r);
 /* The same for all of a session. */
 void engine_rdma_unuse_all(struct engine_session *s);
+/* Progress: a region that is staged for want of room is used; asks for it again. */
+void engine_rdma_want(struct progress *p, struct engine_region *r);
 
 #endif

@@ -20,6 +20,7 @@
 #include "engine/gauge.h"
 #include "engine/progress.h"
 #include "engine/relay.h"
+#include "engine/room.h"
 #include "engine/workers.h"
 #include "topo/rdma_mem.h"
 
@@ -31,8 +32,28 @@ static void on_region_use(struct progress *p, struct hand *h)
 
 	if (p->verbs && verbs_mem_add(p->verbs, r->pin.mem) == 0) {
 		list_append(&r->session->registered, &r->mine);
+		counter_add(&p->view.rdma_registrations, 1);
 	}
+	r->staged = false;
+	r->wanted = false;
 	hand_return(p, h);
+}
+
+/* It is staged, until it is used after a while. */
+static void on_region_out(struct progress *p, struct hand *h)
+{
+	struct engine_region *r = h->object;
+
+	r->staged = true;
+	r->wanted = false;
+	r->ask_at = p->now + h->value;
+	counter_add(&p->view.rdma_fallbacks, 1);
+	hand_return(p, h);
+}
+
+static bool is_leaving(const struct engine_region *r)
+{
+	return r->leaving || r->session->leaving;
 }
 
 /* All devices were asked: the progress thread hears of it before the client does. */
@@ -40,12 +61,18 @@ static void region_settled(struct pin *pin)
 {
 	struct engine_region *r = container_of(pin, struct engine_region, pin);
 	engine_done_fn ready = r->ready;
+	struct hand *h;
 
-	if (r->leaving || r->session->leaving) {
+	if (is_leaving(r)) {
 		return;
 	}
-	if (!r->told && pin->mem) {
-		r->told = true;
+	if (pin->out && !r->knows_out) {
+		r->knows_out = true;
+		h = hand_must(pin->engine, on_region_out, r, NULL, NULL);
+		h->value = room_rest_ns(&pin->engine->pins);
+		hand_go(h);
+	} else if (!pin->out && !pin->told && pin->mem) {
+		pin->told = true;
 		hand_go(hand_must(pin->engine, on_region_use, r, NULL, NULL));
 	}
 	r->ready = NULL;
@@ -61,11 +88,76 @@ static void region_ended(struct pin *pin)
 	r->gone(pin->engine, r);
 }
 
+/* What an operation uses, or will at once, stays. */
+static void on_region_let_go(struct progress *p, struct hand *h)
+{
+	struct engine_region *r = h->object;
+
+	h->value = r->users == 0 && r->held == 0;
+	if (h->value) {
+		engine_rdma_unuse(p, r);
+		r->staged = true;
+		r->ask_at = 0;
+		counter_add(&p->view.rdma_evictions, 1);
+	}
+	hand_return(p, h);
+}
+
+static void end_region_let_go(struct hand *h)
+{
+	struct engine_region *r = h->object;
+
+	r->knows_out = h->value;
+	pin_let_go(&r->pin, h->value);
+}
+
+/* Hands of a region go before its removal does, so it is still there when they are back. */
+static bool region_let_go(struct pin *pin)
+{
+	struct engine_region *r = container_of(pin, struct engine_region, pin);
+	struct hand *h;
+
+	if (is_leaving(r)) {
+		return false;
+	}
+	h = hand_must(pin->engine, on_region_let_go, r, NULL, NULL);
+	h->end = end_region_let_go;
+	hand_go(h);
+	return true;
+}
+
+static void region_wanted(void *ctx, struct mailbox_msg *msg)
+{
+	struct engine_region *r = container_of(msg, struct engine_region, want);
+
+	if (!is_leaving(r)) {
+		r->knows_out = false;
+		pin_again(&r->pin);
+	}
+}
+
+void engine_rdma_want(struct progress *p, struct engine_region *r)
+{
+	if (!r->wanted && p->now >= r->ask_at) {
+		r->wanted = true;
+		r->want.run = region_wanted;
+		progress_tell(p, &r->want);
+	}
+}
+
+static const struct pin_ops region_ops = {
+	.settled = region_settled,
+	.ended = region_ended,
+	.let_go = region_let_go,
+};
+
 void engine_rdma_register(struct engine *e, struct engine_region *r)
 {
 	list_append(&e->regions, &r->all);
 	if (r->base && !r->gpu) {
-		pin_start(e, &r->pin, r->base, r->size, region_settled, region_ended);
+		r->pin.quota = r->session->pinned;
+		r->pin.tenant = r->session->tenant;
+		pin_start(e, &r->pin, r->base, r->size, &region_ops);
 	}
 }
 
@@ -87,7 +179,7 @@ bool engine_region_ready(struct engine *e, struct engine_session *s, uint32_t id
 {
 	struct engine_region *r = find_region(e, s, id);
 
-	if (!r || !r->pin.busy) {
+	if (!r || !pin_is_under_way(&r->pin)) {
 		return true;
 	}
 	r->ready = ready;
@@ -160,12 +252,14 @@ static void own_ended(struct pin *pin)
 {
 }
 
+static const struct pin_ops own_ops = {.ended = own_ended};
+
 /* Memory of the daemon's own, which is known to the progress thread before any device. */
 static void own_start(struct engine *e, struct pin *pin, uint8_t *base, size_t size)
 {
 	/* Without memory for the table it is staged. */
 	if (rdma_mem_new(NULL, base, size, &pin->mem) == 0) {
-		pin_start(e, pin, base, size, NULL, own_ended);
+		pin_start(e, pin, base, size, &own_ops);
 		hand_go(hand_must(e, on_own_use, pin->mem, NULL, NULL));
 	}
 }
@@ -235,6 +329,8 @@ int engine_rdma_start(struct engine *e, const struct engine_rdma_options *option
 	e->rdma = options->list;
 	e->frame_max = verbs_control_max(v);
 	e->tickets = verbs_tickets(v);
+	e->pins.bounds = options->bounds;
+	e->pins.fixed = verbs_memory(v);
 	if (!options->clock) {
 		verbs_set_clock(v, &e->progress->clock);
 	}

@@ -26,6 +26,7 @@ struct engine_rdma_options {
 	struct rdma *list; /* borrowed until engine_free() */
 	struct verbs_options verbs;
 	bool only;			  /* no message may go by TCP */
+	struct rdma_bounds bounds;	  /* of clients' memory */
 	const struct clock_source *clock; /* NULL: the system's */
 };
 

@@ -84,6 +84,12 @@ int engine_session_add(struct engine *e, void *page, int bell, int event, void *
 	return 0;
 }
 
+void engine_session_quota(struct engine_session *s, struct quota *quota, const char *tenant)
+{
+	s->pinned = quota;
+	s->tenant = tenant;
+}
+
 static void on_session_remove(struct progress *p, struct hand *h)
 {
 	struct engine_session *s = h->object;

@@ -16,6 +16,8 @@
 #include "engine/engine_impl.h"
 #include "engine/engine_rdma.h"
 #include "engine/progress.h"
+#include "engine/room.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 /* A device that comes or goes, until all memory has followed. */
@@ -38,7 +40,8 @@ static uint32_t device_bit(const struct rdma_device *d)
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-static uint32_t pin_has(const struct pin *pin)
+/* See pin.h. */
+uint32_t pin_has(const struct pin *pin)
 {
 	uint32_t has = 0;
 
@@ -48,8 +51,37 @@ static uint32_t pin_has(const struct pin *pin)
 	return has;
 }
 
-/* Has the next job done, if there is one. The pin may be gone afterwards. */
-static void pin_step(struct pin *pin)
+/* See pin.h. */
+void pin_put_out(struct pin *pin, bool out)
+{
+	struct rdma_memory *memory = &pin->engine->rdma->memory;
+
+	if (pin->out != out) {
+		pin->out = out;
+		memory->staged += out ? 1 : UINT32_MAX;
+		memory->staged_bytes += out ? pin->size : -(uint64_t)pin->size;
+	}
+}
+
+/* What stays registered. */
+static uint32_t pin_keeps(const struct pin *pin)
+{
+	return pin->ending || (pin->out && !pin->told) ? 0 : pin->engine->pins.holding;
+}
+
+static void pin_over(struct pin *pin)
+{
+	list_remove(&pin->all);
+	if (pin->out) {
+		pin_put_out(pin, false);
+	}
+	room_leave(pin);
+	pin->mem = rdma_mem_free(pin->mem);
+	pin->ops->ended(pin);
+}
+
+/* See pin.h. */
+void pin_step(struct pin *pin)
 {
 	struct pins *pins = &pin->engine->pins;
 	uint32_t add, drop;
@@ -57,13 +89,17 @@ static void pin_step(struct pin *pin)
 	if (pin->busy) {
 		return; /* pin_back() comes here again */
 	}
+	pin->tried |= pin->out ? pins->registering : 0;
 	add = pin->ending ? 0 : pins->registering & ~pin->tried;
 	if (add && !pin->mem && rdma_mem_new(NULL, pin->base, pin->size, &pin->mem) < 0) {
 		/* Without memory for the table it is staged. */
 		pin->tried |= add;
 		add = 0;
 	}
-	drop = pin_has(pin) & ~(pin->ending ? 0 : pins->holding);
+	if (add && !room_take(pin, add)) {
+		add = 0;
+	}
+	drop = pin_has(pin) & ~pin_keeps(pin);
 	if (add || drop) {
 		pin->tried |= add;
 		pin->busy = true;
@@ -73,11 +109,9 @@ static void pin_step(struct pin *pin)
 		pin->job.drop = drop;
 		registrar_push(pins->registrar, &pin->job);
 	} else if (pin->ending) {
-		list_remove(&pin->all);
-		pin->mem = rdma_mem_free(pin->mem);
-		pin->ended(pin);
-	} else if (pin->settled) {
-		pin->settled(pin);
+		pin_over(pin);
+	} else if (list_empty(&pin->wait) && pin->ops->settled) {
+		pin->ops->settled(pin);
 	}
 }
 
@@ -85,7 +119,8 @@ static void pin_step(struct pin *pin)
 static void pin_tell(const struct pin *pin)
 {
 	struct engine *e = pin->engine;
-	uint32_t refused = pin->job.add & ~pin_has(pin) & e->pins.registering;
+	/* What waits for room may still get some. */
+	uint32_t refused = pin->job.add & ~pin_has(pin) & ~pin->lacking & e->pins.registering;
 
 	if (refused & ~e->pins.told && pin->mem->reason[0]) {
 		e->pins.told |= refused;
@@ -100,8 +135,11 @@ static void pin_back(void *ctx, struct mailbox_msg *msg)
 	struct engine *e = ctx;
 
 	pin->busy = false;
+	room_back(pin);
 	pin_tell(pin);
+	room_look(e); /* who waits has what was given back before this one asks for it again */
 	pin_step(pin);
+	room_look(e);
 	waits_look(e);
 }
 
@@ -114,24 +152,69 @@ static void pins_step(struct engine *e)
 
 /* See pin.h. */
 void pin_start(struct engine *e, struct pin *pin, void *base, size_t size,
-	       void (*settled)(struct pin *pin), void (*ended)(struct pin *pin))
+	       const struct pin_ops *ops)
 {
 	pin->engine = e;
 	pin->base = base;
 	pin->size = size;
-	pin->settled = settled;
-	pin->ended = ended;
+	pin->ops = ops;
 	pin->number = e->pins.made++;
 	pin->job.msg.run = pin_back;
+	list_init(&pin->wait);
+	/* relaxed, as all of it: a hint */
+	atomic_store_explicit(&pin->used, clock_monotonic(), memory_order_relaxed);
 	list_append(&e->pins.all, &pin->all);
 	pin_step(pin);
+	room_look(e);
 }
 
 /* See pin.h. */
 void pin_end(struct pin *pin)
 {
+	struct engine *e = pin->engine;
+
 	pin->ending = true;
+	list_remove(&pin->wait);
 	pin_step(pin);
+	room_look(e);
+}
+
+/* See pin.h. */
+void pin_let_go(struct pin *pin, bool gone)
+{
+	struct engine *e = pin->engine;
+
+	if (gone) {
+		pin->told = false;
+		pin_put_out(pin, true);
+		room_given(pin);
+		pin_step(pin);
+	} else if (e->pins.victim == pin) {
+		e->pins.victim = NULL;
+	}
+	room_look(e);
+	waits_look(e);
+}
+
+/* See pin.h. */
+void pin_again(struct pin *pin)
+{
+	struct engine *e = pin->engine;
+
+	if (!pin->out || pin->ending) {
+		return;
+	}
+	pin_put_out(pin, false);
+	pin->again = true;
+	pin->tried = 0;
+	pin_step(pin);
+	room_look(e);
+}
+
+/* See pin.h. */
+bool pin_is_under_way(const struct pin *pin)
+{
+	return pin->engine && (pin->busy || !list_empty(&pin->wait));
 }
 
 /* ---- devices ------------------------------------------------------------------------------ */
@@ -198,6 +281,7 @@ static void device_leave(struct engine *e, struct device_wait *w)
 		container_of(l, struct pin, all)->tried &= ~bit;
 	}
 	pins_step(e);
+	room_look(e);
 	waits_look(e);
 }
 
@@ -279,6 +363,7 @@ void engine_device_add(struct engine *e, struct engine_device *work, engine_done
 	e->pins.holding |= device_bit(work->device);
 	list_append(&e->pins.waits, &w->link);
 	pins_step(e);
+	room_look(e);
 	waits_look(e);
 }
 
@@ -322,6 +407,7 @@ void pins_init(struct engine *e)
 {
 	list_init(&e->pins.all);
 	list_init(&e->pins.waits);
+	list_init(&e->pins.crowd);
 }
 
 /* See pin.h. */

@@ -205,6 +205,7 @@ static int start_engine(struct rails *rails)
 		.list = rails->list,
 		.verbs = rails->options.verbs,
 		.only = rails->options.mode == RAILS_RDMA,
+		.bounds = rails->options.bounds,
 	};
 	int r;
 

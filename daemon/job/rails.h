@@ -49,7 +49,8 @@ struct rails_options {
 	struct rdma_options devices;
 	/* Traffic class, hop limit, retries, time-outs, queue pairs; zeros: defaults. */
 	struct verbs_options verbs;
-	uint32_t wait_ms; /* that a new communicator waits for trials; 0: RAILS_WAIT_MS */
+	struct rdma_bounds bounds; /* of clients' memory, a device */
+	uint32_t wait_ms;	   /* that a new communicator waits for trials; 0: RAILS_WAIT_MS */
 	const struct verbs_api *api; /* NULL: the system's */
 };
 

@@ -27,6 +27,7 @@ void tenants_deinit(struct tenants *t)
 static void tenant_limits(struct tenant *tenant, const struct config_tenant *c)
 {
 	quota_set_limit(&tenant->bytes, c->max_bytes);
+	quota_set_limit(&tenant->pinned, c->max_pinned);
 	quota_set_limit(&tenant->sessions, c->max_sessions);
 	tenant->max_buffers = c->max_buffers;
 	tenant->max_comms = c->max_comms;
@@ -59,6 +60,7 @@ static int tenant_new(struct tenants *t, const struct config_tenant *c, struct t
 	}
 	tenant->refs = 1;
 	quota_init(&tenant->bytes, "max_bytes", c->max_bytes);
+	quota_init(&tenant->pinned, "max_pinned", c->max_pinned);
 	quota_init(&tenant->sessions, "max_sessions", c->max_sessions);
 	tenant_limits(tenant, c);
 	list_append(&t->list, &tenant->link);
@@ -97,6 +99,7 @@ struct tenant *tenant_unref(struct tenant *tenant)
 	}
 	list_remove(&tenant->link);
 	quota_deinit(&tenant->bytes);
+	quota_deinit(&tenant->pinned);
 	quota_deinit(&tenant->sessions);
 	free(tenant->name);
 	free(tenant);

@@ -33,6 +33,7 @@ struct tenant {
 	char *name;
 	unsigned int refs;
 	struct quota bytes;
+	struct quota pinned; /* of these, with RDMA devices */
 	struct quota sessions;
 	uint32_t max_buffers; /* a session */
 	uint32_t max_comms;   /* a session */

@@ -62,6 +62,9 @@ enum rdma_refusal {
 	RDMA_REFUSED_FULL,    /* the device takes no more regions */
 	RDMA_REFUSED_KIND,    /* not this kind of memory, or not so aligned */
 	RDMA_REFUSED_OTHER,
+	RDMA_REFUSED_BOUND, /* not asked: max_pinned or max_regions of [rdma], or the limits above
+			     */
+	RDMA_REFUSED_QUOTA, /* not asked: max_pinned of a tenant */
 	RDMA_REFUSAL_COUNT_
 };
 
@@ -84,6 +87,25 @@ struct rdma_device {
 	_Atomic uint64_t region_bytes;
 	_Atomic uint32_t receive_regions; /* beside these: receive buffers of rails */
 	_Atomic uint32_t refused[RDMA_REFUSAL_COUNT_];
+	_Atomic uint64_t registrations; /* so far */
+	_Atomic uint64_t evictions;	/* of these, given back so that others had room */
+};
+
+/* What clients may have registered with each device at a time. */
+struct rdma_bounds {
+	uint64_t bytes;	  /* 0: what the limit of locked memory leaves; UINT64_MAX: all */
+	uint32_t regions; /* 0: what the device takes, but for some */
+	uint32_t rest_ms; /* unused so long a registration goes for one that comes again; 0: 1000 */
+};
+
+/* Memory of clients that found no room; the engine's, on the control thread. */
+struct rdma_memory {
+	uint64_t evictions; /* buffers whose registrations were given back for others */
+	uint64_t returns;   /* of these, buffers that were registered again */
+	uint64_t fallbacks; /* how often one found no room */
+	uint32_t staged;    /* buffers without registration now, for want of room */
+	uint64_t staged_bytes;
+	char reason[RDMA_REASON + 96]; /* of the last fallback; "" */
 };
 
 struct rdma_options {
@@ -97,6 +119,7 @@ struct rdma {
 	struct rdma_device *devices[RDMA_DEVICES_MAX];
 	uint32_t count;
 	char reason[RDMA_REASON]; /* why there are no devices at all */
+	struct rdma_memory memory;
 };
 
 /* Return: 0 (also without any device), negative errno. */

@@ -173,6 +173,7 @@ static int reg(struct rdma_mem *m, struct rdma_device *d, int fd, uint64_t offse
 	m->mr[d->index] = mr;
 	m->devices[d->index] = d;
 	/* relaxed: only rocectl, and the words of a refusal, read them */
+	atomic_fetch_add_explicit(&d->registrations, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&d->regions, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&d->region_bytes, m->size, memory_order_relaxed);
 	return 0;
@@ -186,9 +187,11 @@ int rdma_mem_add_device(struct rdma_mem *m, struct rdma_device *d)
 		return m->mr[d->index] ? 0 : -ENODEV;
 	}
 	r = reg(m, d, -1, 0);
+	m->full &= ~(1u << d->index);
 	if (r) {
 		explain(m, d, r);
 		count_refusal(d, r);
+		m->full |= r == ENOMEM || r == EAGAIN || r == ENOSPC ? 1u << d->index : 0;
 	}
 	return -r;
 }

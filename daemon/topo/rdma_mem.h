@@ -26,7 +26,8 @@ struct rdma_mem {
 	size_t size;
 	struct ibv_mr *mr[RDMA_DEVICES_MAX]; /* by device index; NULL: not registered there */
 	struct rdma_device *devices[RDMA_DEVICES_MAX]; /* of these */
-	char reason[RDMA_REASON + 96];		       /* of the last device that refused; "" */
+	uint32_t full;		       /* devices that had no room, by bits of their indexes */
+	char reason[RDMA_REASON + 96]; /* of the last device that refused; "" */
 };
 
 /* How memory of a GPU reached the device. */

@@ -48,6 +48,10 @@ int engine_session_add(struct engine *engine, void *page, int bell, int event, v
 	return 0;
 }
 
+void engine_session_quota(struct engine_session *session, struct quota *quota, const char *tenant)
+{
+}
+
 void engine_session_remove(struct engine *engine, struct engine_session *session,
 			   engine_done_fn done, void *arg)
 {

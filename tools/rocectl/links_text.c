@@ -139,11 +139,15 @@ static void print_memory(const json_t *device)
 		{"full", "for the device takes no more"},
 		{"kind", "of a kind that it does not take"},
 		{"other", "for other reasons (see the log)"},
+		{"bound", "by the bounds on registered memory"},
+		{"quota", "by a tenant's max_pinned"},
 	};
 	const json_t *memory = json_object_get(device, "memory");
 	const json_t *refused = json_object_get(memory, "refused");
+	const json_t *registrations = json_object_get(device, "registrations");
 	const char *before = "; refused";
 	char bytes[TEXT];
+	json_int_t made;
 
 	printf("  memory: %lld regions, %s registered",
 	       (long long)snapshot_number(memory, "regions"),
@@ -156,7 +160,33 @@ static void print_memory(const json_t *device)
 			before = ",";
 		}
 	}
+	made = snapshot_number(registrations, "made");
+	if (snapshot_number(registrations, "evicted") > 0) {
+		printf("; %lld registrations so far, %lld of them given back for others",
+		       (long long)made, (long long)snapshot_number(registrations, "evicted"));
+	}
 	putchar('\n');
+}
+
+/* Memory of clients that has, or had, no room with devices. */
+static void print_room(const json_t *room)
+{
+	json_int_t staged = snapshot_number(room, "staged");
+	char bytes[TEXT];
+
+	if (snapshot_number(room, "evictions") == 0 && snapshot_number(room, "fallbacks") == 0) {
+		return;
+	}
+	printf("memory of clients: %lld buffers gave way to others, %lld of them came back; ",
+	       (long long)snapshot_number(room, "evictions"),
+	       (long long)snapshot_number(room, "returns"));
+	printf("now %lld go through copies, %s\n", (long long)staged,
+	       text_bytes((double)snapshot_number(room, "staged_bytes"), bytes, sizeof(bytes)));
+	if (snapshot_string(room, "reason")[0]) {
+		printf("  found no room %lld times, at last: %s\n",
+		       (long long)snapshot_number(room, "fallbacks"),
+		       snapshot_string(room, "reason"));
+	}
 }
 
 static void print_device(const json_t *device, const struct snapshot *before)
@@ -220,6 +250,7 @@ void links_text_print(const struct snapshot *now, const struct snapshot *before)
 	{
 		print_device(device, before);
 	}
+	print_room(json_object_get(now->root, "memory"));
 }
 
 /* ---- paths -------------------------------------------------------------------------------- */

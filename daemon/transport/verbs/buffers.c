@@ -58,6 +58,11 @@ int verbs_buffers_init(struct verbs *v)
 	return 0;
 }
 
+size_t verbs_memory(const struct verbs *v)
+{
+	return v->buffers->size;
+}
+
 void verbs_buffers_deinit(struct verbs *v)
 {
 	if (v->buffers) {

@@ -169,6 +169,8 @@ int verbs_new(const struct verbs_options *options, const struct verbs_handler *h
 	      const struct clock_source *clock, struct verbs **ret);
 /* Closes all peers; queued sends complete with -ECANCELED. */
 struct verbs *verbs_free(struct verbs *v);
+/* Bytes of its own that it registers with each device, less receive buffers. */
+size_t verbs_memory(const struct verbs *v);
 /* Another clock, before the first device. @clock: borrowed; it may stand still during a turn. */
 void verbs_set_clock(struct verbs *v, const struct clock_source *clock);
 

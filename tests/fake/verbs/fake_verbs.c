@@ -194,7 +194,7 @@ void fake_verbs_mrs(struct fake_device *d, struct fake_mr_view *ret)
 	pthread_mutex_unlock(&d->net->lock);
 }
 
-static int reg_error(const struct fake_device *d, unsigned int access, bool dmabuf)
+static int reg_error(const struct fake_device *d, size_t size, unsigned int access, bool dmabuf)
 {
 	const struct fake_caps *c = &d->caps;
 
@@ -203,6 +203,9 @@ static int reg_error(const struct fake_device *d, unsigned int access, bool dmab
 	}
 	if (dmabuf ? c->dmabuf_errno : c->reg_errno) {
 		return dmabuf ? c->dmabuf_errno : c->reg_errno;
+	}
+	if (c->max_pinned && d->mr_view.bytes + size > c->max_pinned) {
+		return ENOMEM;
 	}
 	return d->mrs >= c->max_mr ? ENOMEM : 0;
 }
@@ -218,7 +221,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *base, size_t size, unsigned i
 	d->mr_view.calls++;
 	d->mr_view.access = access;
 	hold(d, size);
-	error = reg_error(d, access, dmabuf);
+	error = reg_error(d, size, access, dmabuf);
 	if (!error) {
 		m->device = d;
 		m->access = access;
@@ -228,6 +231,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *base, size_t size, unsigned i
 		m->mr.lkey = m->mr.rkey = d->net->next_key++;
 		d->mrs++;
 		d->mr_view.dmabufs += dmabuf;
+		d->mr_view.bytes += size;
 		list_append(&d->net->mrs, &m->link);
 	}
 	pthread_mutex_unlock(&d->net->lock);
@@ -260,6 +264,7 @@ static int dereg_mr(struct ibv_mr *mr)
 	list_remove(&m->link);
 	m->device->mrs--;
 	m->device->mr_view.dmabufs -= m->dmabuf;
+	m->device->mr_view.bytes -= mr->length;
 	pthread_mutex_unlock(&net->lock);
 	free(m);
 	return 0;

@@ -45,7 +45,8 @@ struct fake_caps {
 	int dmabuf_errno;  /* of reg_dmabuf */
 	int relaxed_errno; /* of both, with relaxed ordering */
 	int open_errno;
-	int rtr_errno; /* modify to RTR fails so */
+	int rtr_errno;	   /* modify to RTR fails so */
+	size_t max_pinned; /* bytes registered at a time, as a limit has it; 0: any */
 };
 
 /* What is known of memory that was offered. */
@@ -53,6 +54,7 @@ struct fake_mr_view {
 	int registered, dmabufs; /* now; of these, by dma-buf */
 	int waiting;		 /* calls that are held */
 	int calls;		 /* to register, so far */
+	size_t bytes;		 /* registered now */
 	unsigned int access;	 /* of the last one */
 };
 

@@ -48,6 +48,9 @@ Test(config, defaults_need_no_file)
 	cr_assert_eq(c->reduce_threads, VALUE_IS_AUTO);
 	cr_assert_eq(c->admin_group.gid, -1);
 	cr_assert_eq(c->tenants[0].max_bytes, 1ull << 40);
+	cr_assert_eq(c->tenants[0].max_pinned, UINT64_MAX);
+	cr_assert_eq(c->max_pinned, 0);
+	cr_assert_eq(c->max_regions, VALUE_IS_AUTO);
 	cr_assert_eq(config_tenant_of(c, 4711), &c->tenants[0]);
 	config_free(c);
 }
@@ -128,7 +131,7 @@ Test(config, rdma)
 
 	c = parse("[peer]\ntransport = rdma\nrequire = rdma\n[rdma]\ndevices = mlx5_* !\n"
 		  "devices_denied = ens1f0\nqps = 4\nmtu_cap = 1024\ntraffic_class = 106\n"
-		  "ack_timeout = 18\nretry_count = 5\n",
+		  "ack_timeout = 18\nretry_count = 5\nmax_pinned = 2G\nmax_regions = auto\n",
 		  &report, 0);
 	cr_assert_eq(config_resolve(c, &report), 0, "%s", report.text);
 	cr_assert_eq(c->transport, CONFIG_TRANSPORT_RDMA);
@@ -136,12 +139,17 @@ Test(config, rdma)
 	cr_assert_eq(c->devices.count, 2);
 	cr_assert_str_eq(c->devices_denied.items[0], "ens1f0");
 	cr_assert_eq(c->traffic_class, 106);
+	cr_assert_eq(c->max_pinned, 2ull << 30);
+	cr_assert_eq(c->max_regions, VALUE_IS_AUTO);
 	config_free(c);
 	refuse("[peer]\ntransport = roce\n",
 	       "f:2: transport: 'roce' is none of its words; allowed: auto, rdma or tcp");
 	refuse("[peer]\nrequire = tcp\n",
 	       "f:2: require: 'tcp' is none of its words; allowed: rdma, "
 	       "or nothing");
+	refuse("[rdma]\nmax_pinned = 0\n",
+	       "max_pinned: '0' is out of range; allowed: auto, a number of bytes");
+	refuse("[rdma]\nmax_pinned = Auto\n", "'Auto' is not a size");
 	/* 7 is for ever. */
 	refuse("[rdma]\nretry_count = 7\n",
 	       "retry_count: '7' is out of range; allowed: a number, 1 "

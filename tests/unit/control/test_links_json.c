@@ -111,7 +111,10 @@ Test(links_json, a_device_and_its_counters)
 		  "\"layer\":\"Ethernet\",\"rate\":\"100 Gb/sec (4X EDR)\"");
 	has(text, "\"gid\":\"10.0.0.1\",\"type\":\"v2\"");
 	has(text, "\"memory\":{\"regions\":0,\"bytes\":0,\"regions_max\":1000,"
-		  "\"refused\":{\"memlock\":0,\"full\":0,\"kind\":0,\"other\":0}}");
+		  "\"refused\":{\"memlock\":0,\"full\":0,\"kind\":0,\"other\":0,"
+		  "\"bound\":0,\"quota\":0}},\"registrations\":{\"made\":0,\"evicted\":0}");
+	has(text, "\"memory\":{\"evictions\":0,\"returns\":0,\"fallbacks\":0,\"staged\":0,"
+		  "\"staged_bytes\":0,\"reason\":null}");
 	has(text, "\"out_of_sequence\":7,\"packet_seq_err\":3,\"roce_adp_retrans\":2,"
 		  "\"np_cnp_sent\":0,\"port_xmit_wait\":12}");
 	/* What the driver or its firmware does not have is null, and what it has is 0. */
@@ -150,7 +153,7 @@ Test(links_json, no_devices)
 	char *text = links_of(net, NULL, "[peer]\nrequire = rdma\n");
 
 	has(text, "\"require\":\"rdma\",\"reason\":\"no RDMA device in this network namespace\","
-		  "\"devices\":[]}");
+		  "\"devices\":[],\"memory\":{");
 	free(text);
 	cr_assert_eq(links_json("h", c, NULL, &text), 0);
 	has(text, "\"reason\":\"transport = tcp: nobody looks for RDMA devices\"");

@@ -204,6 +204,7 @@ static void start_host(struct lab_rails *n, uint32_t h)
 	n->api[h] = locked_api(fake_verbs_api(n->fake, h));
 	cr_assert_eq(rdma_new(&n->api[h], &all, &n->list[h]), 0);
 	o.list = n->list[h];
+	o.bounds = n->bounds;
 	cr_assert_eq(engine_rdma_start(n->lab->engines[h], &o), 0);
 	for (uint32_t r = 0; r < n->rails; r++) {
 		n->added[h][r].device = n->list[h]->devices[r];
@@ -283,9 +284,18 @@ void lab_rails_wait_up(struct lab_rails *n)
 
 void lab_rails_init(struct lab_rails *n, uint64_t seed, uint32_t rails)
 {
+	static const struct rdma_bounds none;
+
+	lab_rails_init_bounded(n, seed, rails, &none);
+}
+
+void lab_rails_init_bounded(struct lab_rails *n, uint64_t seed, uint32_t rails,
+			    const struct rdma_bounds *bounds)
+{
 	char name[16];
 
 	memset(n, 0, sizeof(*n));
+	n->bounds = *bounds;
 	n->rails = rails;
 	n->fake = fake_verbs_new(seed);
 	fake = fake_verbs_api(n->fake, 0);

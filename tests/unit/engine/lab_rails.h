@@ -32,6 +32,7 @@ struct lab_rails {
 	struct engine_device added[HOSTS][RAILS];
 	struct engine_rail rail[HOSTS][RAILS];
 	uint32_t rails;
+	struct rdma_bounds bounds; /* of each host */
 	int pending;
 	pthread_t thread;
 	bool pause, stop; /* lock */
@@ -39,6 +40,9 @@ struct lab_rails {
 
 /* Up on both hosts. @rails: 1 .. RAILS */
 void lab_rails_init(struct lab_rails *n, uint64_t seed, uint32_t rails);
+/* The same, with what of the ranks' memory may be registered at a time. */
+void lab_rails_init_bounded(struct lab_rails *n, uint64_t seed, uint32_t rails,
+			    const struct rdma_bounds *bounds);
 /* Checks that no receiver was overrun and that all was given back. */
 void lab_rails_fini(struct lab_rails *n);
 /* A done callback; @arg: struct lab_rails *, whose `pending` was raised before. */

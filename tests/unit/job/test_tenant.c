@@ -53,7 +53,8 @@ Test(tenant, users_share_limits)
 
 Test(tenant, reload)
 {
-	struct config *c = config_of("[tenant ml]\nusers = 1000\nmax_bytes = 1M\n");
+	struct config *c = config_of("[tenant ml]\nusers = 1000\nmax_bytes = 1M\n"
+				     "max_pinned = 1M\n");
 	struct tenant *a;
 	struct tenants t;
 
@@ -61,9 +62,11 @@ Test(tenant, reload)
 	cr_assert_eq(tenants_get(&t, 1000, &a), 0);
 	for (size_t i = 0; i < c->ntenants; i++) {
 		c->tenants[i].max_bytes = 4096;
+		c->tenants[i].max_pinned = 8192;
 	}
 	tenants_reload(&t);
 	cr_assert_eq(quota_limit(&a->bytes), 4096);
+	cr_assert_eq(quota_limit(&a->pinned), 8192);
 	tenant_unref(a);
 	tenants_deinit(&t);
 	config_free(c);
