@@ -40,6 +40,7 @@ struct collcheck {
 	unsigned long iterations;
 	unsigned int seconds;
 	unsigned int comms;
+	unsigned int buffers;
 	int late_rank; /* -1: none */
 	unsigned int late_ms;
 	int arrival_ms;
@@ -59,6 +60,7 @@ int mode_churn(struct collcheck *cc);
 int mode_quota(struct collcheck *cc);
 int mode_comms(struct collcheck *cc);
 int mode_count(struct collcheck *cc);
+int mode_buffers(struct collcheck *cc);
 
 /* Says "rank R: what: STATUS: sentence". Return: 1. */
 int collcheck_failed(const struct collcheck *cc, const char *what, int status);

@@ -24,7 +24,7 @@ static const struct {
 	{"matrix", mode_matrix},     {"bits", mode_bits},   {"random", mode_random},
 	{"flow", mode_flow},	     {"loop", mode_loop},   {"post", mode_post},
 	{"mismatch", mode_mismatch}, {"churn", mode_churn}, {"quota", mode_quota},
-	{"comms", mode_comms},	     {"count", mode_count},
+	{"comms", mode_comms},	     {"count", mode_count}, {"buffers", mode_buffers},
 };
 
 int collcheck_failed(const struct collcheck *cc, const char *what, int status)
@@ -181,6 +181,9 @@ static void option(struct collcheck *cc, int c)
 	case 'C':
 		cc->comms = (unsigned int)atoi(optarg);
 		break;
+	case 'b':
+		cc->buffers = (unsigned int)atoi(optarg);
+		break;
 	case 'l':
 		sscanf(optarg, "%d:%u", &cc->late_rank, &cc->late_ms);
 		break;
@@ -210,6 +213,7 @@ int main(int argc, char **argv)
 		{"iterations", required_argument, NULL, 'I'},
 		{"seconds", required_argument, NULL, 'S'},
 		{"comms", required_argument, NULL, 'C'},
+		{"buffers", required_argument, NULL, 'b'},
 		{"late", required_argument, NULL, 'l'},
 		{"arrival-ms", required_argument, NULL, 'a'},
 		{"join-ms", required_argument, NULL, 'j'},
@@ -223,6 +227,7 @@ int main(int argc, char **argv)
 		.iterations = 1000,
 		.seconds = 5,
 		.comms = 1,
+		.buffers = 16,
 		.late_rank = -1,
 		.join_ms = 30000,
 		.seed = 1,
