@@ -217,7 +217,7 @@ static void start_host(struct lab_rails *n, uint32_t h)
 		0);
 }
 
-static void set_pause(struct lab_rails *n, bool pause)
+void lab_rails_pause(struct lab_rails *n, bool pause)
 {
 	pthread_mutex_lock(&lock);
 	n->pause = pause;
@@ -227,7 +227,7 @@ static void set_pause(struct lab_rails *n, bool pause)
 /* Nothing moves before both ends have done it. */
 static void act(struct lab_rails *n, unsigned int what)
 {
-	set_pause(n, true);
+	lab_rails_pause(n, true);
 	for (uint32_t h = 0; h < HOSTS; h++) {
 		for (uint32_t r = 0; r < n->rails; r++) {
 			struct engine_rail *w = &n->rail[h][r];
@@ -245,7 +245,7 @@ static void act(struct lab_rails *n, unsigned int what)
 		}
 	}
 	lab_rails_settle(n);
-	set_pause(n, false);
+	lab_rails_pause(n, false);
 	for (uint32_t h = 0; h < HOSTS; h++) {
 		for (uint32_t r = 0; r < n->rails; r++) {
 			cr_assert_eq(n->rail[h][r].result, 0, "%s", n->rail[h][r].why);

@@ -51,6 +51,8 @@ void lab_rails_done(void *arg);
 void lab_rails_settle(struct lab_rails *n);
 void lab_rails_wait_up(struct lab_rails *n);
 void lab_rails_link(struct lab_rails *n, uint32_t rail, bool up);
+/* Nothing moves in the network meanwhile. */
+void lab_rails_pause(struct lab_rails *n, bool pause);
 /* Of the completions of the host's first device; see fake_verbs_mangle(). */
 void lab_rails_mangle(struct lab_rails *n, uint32_t host, bool receive, uint32_t nth,
 		      enum fake_mangle what);

@@ -83,6 +83,25 @@ static void check(struct lab_rails *n, int64_t *const base[HOSTS], uint32_t roun
 	}
 }
 
+static void take(struct lab_rails *n, uint32_t id)
+{
+	for (uint32_t h = 0; h < HOSTS; h++) {
+		n->pending++;
+		engine_region_remove(n->lab->engines[h], n->lab->ranks[h].session, id,
+				     lab_rails_done, n);
+	}
+	lab_rails_settle(n);
+}
+
+/* One of them is given back, and another one takes its number, in whatever state it is. */
+static void renew(struct lab_rails *n, int64_t *base[HOSTS], uint32_t id)
+{
+	take(n, id);
+	for (uint32_t h = 0; h < HOSTS; h++) {
+		base[h] = (int64_t *)(void *)put(n, h, id);
+	}
+}
+
 /* Different buffers, a few at a time, as chance has it. @flap: a rail goes and comes. */
 static void churn(struct lab_rails *n, uint32_t rounds, bool flap)
 {
@@ -101,6 +120,11 @@ static void churn(struct lab_rails *n, uint32_t rounds, bool flap)
 			uint32_t b = (first + i) % BUFFERS;
 
 			post(n, base[b], FIRST + b, round + i, tickets[i]);
+		}
+		if (round % 3 == 2) {
+			uint32_t b = (first + DEPTH + round % (BUFFERS - DEPTH)) % BUFFERS;
+
+			renew(n, base[b], FIRST + b);
 		}
 		if (flap && round % 8 == 3) {
 			lab_rails_link(n, round / 8 % RAILS, false);
@@ -135,7 +159,7 @@ static uint32_t rail_failures(struct lab_rails *n)
 Test(room_rails, buffers_come_and_go, .timeout = 240)
 {
 	for (uint32_t rails = 1; rails <= RAILS; rails++) {
-		struct rdma_bounds bounds = {.regions = 5, .rest_ms = 1};
+		struct rdma_bounds bounds = {.regions = DEPTH, .rest_ms = 1};
 		struct lab_rails n;
 
 		lab_rails_init_bounded(&n, rails, rails, &bounds);
@@ -146,11 +170,56 @@ Test(room_rails, buffers_come_and_go, .timeout = 240)
 
 			cr_assert_gt(m->evictions, 10, "%zu", (size_t)m->evictions);
 			cr_assert_gt(m->returns, 5, "%zu", (size_t)m->returns);
-			cr_assert_geq(m->staged, BUFFERS + 1 - 5);
+			cr_assert_geq(m->staged, BUFFERS + 1 - DEPTH);
 		}
 		cr_assert_eq(rail_failures(&n), 0);
 		lab_rails_fini(&n);
 	}
+}
+
+/* What is on its way to or from a buffer keeps it, also when there is no other to give back. */
+Test(room_rails, memory_in_use_stays, .timeout = 120)
+{
+	struct rdma_bounds bounds = {.regions = 1, .rest_ms = 1};
+	uint32_t caught = 0;
+	struct lab_rails n;
+
+	lab_rails_init_bounded(&n, 8, 1, &bounds);
+	for (uint32_t round = 1; round <= 20; round++) {
+		uint64_t delivered, fallbacks, evictions;
+		int64_t *base[HOSTS], *other[HOSTS];
+		uint32_t tickets[HOSTS];
+
+		for (uint32_t h = 0; h < HOSTS; h++) {
+			base[h] = (int64_t *)(void *)put(&n, h, FIRST);
+		}
+		fallbacks = n.list[0]->memory.fallbacks;
+		evictions = n.list[0]->memory.evictions;
+		delivered = lab_rails_delivered(&n);
+		post(&n, base, FIRST, round, tickets);
+		while (lab_rails_delivered(&n) < delivered + round * 32768) {
+			lab_pump(n.lab);
+		}
+		lab_rails_pause(&n, true);
+		for (uint32_t h = 0; h < HOSTS; h++) {
+			other[h] = (int64_t *)(void *)put(&n, h, FIRST + 1);
+		}
+		/* It may have been over already. */
+		if (!lab_done(n.lab, 0, tickets[0])) {
+			cr_assert_eq(n.list[0]->memory.evictions, evictions, "round %u", round);
+			cr_assert_eq(n.list[0]->memory.fallbacks, fallbacks + 1);
+			caught++;
+		}
+		lab_rails_pause(&n, false);
+		check(&n, base, round, tickets);
+		post(&n, other, FIRST + 1, round, tickets);
+		check(&n, other, round, tickets);
+		take(&n, FIRST);
+		take(&n, FIRST + 1);
+	}
+	cr_assert_gt(caught, 0);
+	cr_assert_eq(rail_failures(&n), 0);
+	lab_rails_fini(&n);
 }
 
 /* What is given back while rails fail and are drained is nobody's place any more. */
