@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """What tests of daemons over RoCE share: settings, paths, jobs that are disturbed meanwhile."""
-import glob
+import contextlib
 import json
 import os
 import random
 import re
+import threading
 import time
 
 from harness.lab import Job, expect, wait_for
@@ -138,37 +139,24 @@ def disturbed(job, count, act):
     return times(job)
 
 
-def _read(path):
+@contextlib.contextmanager
+def pauses():
+    """Gives a list of how long each sleep of a tenth of a second took: does the guest stand still?"""
+    over, slept = threading.Event(), [0.0]
+
+    def sleep():
+        begin = time.monotonic()
+        while not over.wait(0.1):
+            slept.append(time.monotonic() - begin)
+            begin = time.monotonic()
+
+    thread = threading.Thread(target=sleep, daemon=True)
+    thread.start()
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            return f.read().strip()
-    except OSError:
-        return "?"  # it has just ended, or the kernel does not say
-
-
-def thread_states():
-    """What the threads of all daemons do: state, user and system time, where in the kernel, in which call."""
-    lines = []
-    for task in sorted(glob.glob("/proc/[0-9]*/task/*")):
-        stat = _read(f"{task}/stat").rsplit(")", 1)[-1].split()
-        if _read(f"{task}/../../comm") == "rocecommd" and len(stat) > 12:
-            lines.append(f"{task} {_read(task + '/comm')}: {stat[0]}, {stat[11]} + {stat[12]} ticks, "
-                         f"{_read(task + '/wchan')}, {_read(task + '/stack')}, {_read(task + '/syscall')}")
-    return "\n".join(lines)
-
-
-def stalled(daemons, job, seconds):
-    """"" if the rails carry anything within this time; else what can be seen from outside."""
-    def bytes_sent():
-        return [r["bytes_sent"] for d in daemons for r in rails(d)]
-
-    before, end = bytes_sent(), time.monotonic() + seconds
-    while time.monotonic() < end:
-        if bytes_sent() != before or job.ranks[0].process.poll() is not None:
-            return ""
-        time.sleep(0.1)
-    sockets = "\n".join(d.host.run("ss", "-tino", check=False).stdout for d in daemons)
-    return f"nothing moved for {seconds} s\n{thread_states()}\n{describe(daemons)}\n{sockets}"
+        yield slept
+    finally:
+        over.set()
+        thread.join()
 
 
 def queue_pairs(host):
