@@ -4,22 +4,29 @@
 /*
  * GPU paths: implementation
  *
- * Two MiB are registered and given back at once, here, on the control thread: that takes a fraction
- * of a millisecond. The GPU's part, which may take longer, is done by the "gpu" thread.
+ * The GPU's part of a trial, which may take long, is done by the "gpu" thread; registering, which
+ * may never return, by threads of a round (gpu_round.h). One look goes on at a time, so that each
+ * pair is tried once; the others wait.
  *
  * Thread: control      Owns: see gpu_paths.h      Locks: none
  */
 #include "control/gpu_paths.h"
 
+#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "control/gpu_round.h"
 #include "proto/base.h"
 #include "util/log.h"
 
-struct look {
+struct gpu_paths_look {
+	struct gpu_paths_look *next;
 	struct gpu_trial trial;
+	struct gpu_round *round; /* NULL: none is under way */
+	char bus[32];		 /* of the GPU that is tried */
 	struct gpu_paths *paths;
 	struct gpu *gpu;
 	const struct rdma *devices;
@@ -70,71 +77,147 @@ static struct gpu_path *row_new(struct gpu_paths *paths, const uint8_t *gpu,
 	return row;
 }
 
-/* In order: by dma-buf, by address. */
-static void try_device(struct gpu_path *row, const struct gpu_trial *t, struct rdma_device *d)
+/* What came of a trial, as a sentence behind the device's name. */
+static void say_way(struct gpu_path *row, const struct gpu_trial *t,
+		    const struct gpu_round_result *r)
 {
-	struct rdma_mem *m;
-
-	if (!t->address) {
-		snprintf(row->reason, sizeof(row->reason), "not tried: %s", t->text);
-		return;
-	}
-	if (rdma_mem_new(NULL, (void *)(uintptr_t)t->address, t->size, &m) < 0) {
-		snprintf(row->reason, sizeof(row->reason), "not tried: the daemon has no memory");
-		return;
-	}
-	if (t->fd >= 0) {
-		row->way = rdma_mem_add_dmabuf(m, d, t->fd, 0);
-	} else {
-		row->way = rdma_mem_add_device(m, d) == 0 ? RDMA_MEM_PEER : RDMA_MEM_NONE;
-	}
-	switch (row->way) {
-	case RDMA_MEM_DMABUF:
+	if (r->stalled) {
+		snprintf(row->reason, sizeof(row->reason),
+			 "did not end a trial with its memory: registering %" PRIu64
+			 " KiB had not returned in time, so the pair is staged until the daemon is "
+			 "started anew",
+			 t->size / 1024);
+	} else if (r->untried) {
+		snprintf(row->reason, sizeof(row->reason), "not tried: %s", r->refusal);
+	} else if (r->way == RDMA_MEM_DMABUF) {
 		snprintf(row->reason, sizeof(row->reason), "registers its memory by dma-buf");
-		break;
-	case RDMA_MEM_PEER:
+	} else if (r->way == RDMA_MEM_PEER) {
 		snprintf(row->reason, sizeof(row->reason),
 			 "registers its memory by address (a peer memory module); by dma-buf: %s",
-			 t->fd < 0	? t->text
-			 : m->reason[0] ? m->reason
-					: "the device refuses that");
-		break;
-	default:
+			 t->fd < 0	 ? t->text
+			 : r->refusal[0] ? r->refusal
+					 : "the device refuses that");
+	} else {
 		snprintf(row->reason, sizeof(row->reason),
 			 "registers its memory neither by dma-buf nor by address: %s%s%s; NVIDIA's "
 			 "open kernel modules give dma-bufs to a device whose driver takes them, "
 			 "nvidia-peermem lets it register addresses",
-			 t->text, t->text[0] && m->reason[0] ? "; " : "", m->reason);
-		break;
+			 t->text, t->text[0] && r->refusal[0] ? "; " : "", r->refusal);
 	}
-	rdma_mem_free(m);
 }
 
-static void look_next(struct look *l);
-
-static void trial_done(struct gpu_trial *t)
+/* What is in the way of a pair that would otherwise be direct. Others have no use for it. */
+static void say_route(struct gpu_path *row, const struct gpu_round_result *r)
 {
-	struct look *l = container_of(t, struct look, trial);
+	row->route = r->route;
+	if (r->way == RDMA_MEM_NONE && !r->stalled) {
+		return;
+	}
+	pci_route_warning(&r->route, row->warning, sizeof(row->warning));
+	pci_route_unseen(&r->route, row->unseen, sizeof(row->unseen));
+	if (row->warning[0]) {
+		log_warn("%s and the memory of GPUs: %s", row->device, row->warning);
+	}
+	if (row->unseen[0]) {
+		log_info("%s and the memory of GPUs: %s", row->device, row->unseen);
+	}
+}
 
-	for (uint32_t i = 0; i < l->devices->count; i++) {
-		struct rdma_device *d = l->devices->devices[i];
-		struct gpu_path *row;
+static void take_result(struct gpu_paths_look *l, const struct gpu_round_result *r)
+{
+	struct rdma_device *d = l->devices->devices[r->index];
+	struct gpu_path *row = row_new(l->paths, l->trial.uuid, d);
 
-		if (!is_there(d) || is_tried(l->paths, t->uuid, d)) {
-			continue;
-		}
-		row = row_new(l->paths, t->uuid, d);
-		if (row) {
-			try_device(row, t, d);
-			log_info("%s and the memory of GPUs: %s", d->name, row->reason);
+	if (!row) {
+		return;
+	}
+	row->way = r->stalled || r->untried ? RDMA_MEM_NONE : r->way;
+	row->stalled = r->stalled;
+	say_way(row, &l->trial, r);
+	if (row->stalled) {
+		log_warn("%s and the memory of GPUs: %s", d->name, row->reason);
+	} else {
+		log_info("%s and the memory of GPUs: %s", d->name, row->reason);
+	}
+	say_route(row, r);
+	for (size_t i = 0; i < RDMA_REFUSAL_COUNT_; i++) {
+		/* relaxed: only rocectl reads it */
+		atomic_fetch_add_explicit(&d->refused[i], r->refused[i], memory_order_relaxed);
+	}
+}
+
+static void look_next(struct gpu_paths_look *l);
+
+static void round_done(void *arg)
+{
+	struct gpu_paths_look *l = arg;
+	const struct gpu_round_result *results;
+	uint32_t n = gpu_round_results(l->round, &results);
+
+	for (uint32_t i = 0; i < n; i++) {
+		take_result(l, &results[i]);
+	}
+	l->round = gpu_round_free(l->round);
+	l->trial.fd = base_close(l->trial.fd);
+	look_next(l);
+}
+
+/* Its trial with another GPU did not end: no more threads are given to it. */
+static bool has_stalled(const struct gpu_paths *paths, const struct rdma_device *d)
+{
+	for (size_t i = 0; i < paths->n; i++) {
+		if (paths->rows[i].index == d->index && paths->rows[i].stalled) {
+			return true;
 		}
 	}
+	return false;
+}
+
+/* A pair that no round is for. */
+static void leave_out(struct gpu_paths_look *l, const struct rdma_device *d, const char *why)
+{
+	struct gpu_path *row = row_new(l->paths, l->trial.uuid, d);
+
+	if (row) {
+		snprintf(row->reason, sizeof(row->reason), "not tried: %s", why);
+		log_info("%s and the memory of GPUs: %s", d->name, row->reason);
+	}
+}
+
+/* The GPU's part is done. */
+static void trial_done(struct gpu_trial *t)
+{
+	struct gpu_paths_look *l = container_of(t, struct gpu_paths_look, trial);
+	const struct gpu_paths *p = l->paths;
+
+	if (t->address) {
+		gpu_round_new(l->gpu, t, p->tree ? p->tree : &pci_tree_system, l->bus, &l->round);
+	}
+	for (uint32_t i = 0; i < l->devices->count; i++) {
+		const struct rdma_device *d = l->devices->devices[i];
+
+		if (!is_there(d) || is_tried(p, t->uuid, d)) {
+			continue;
+		}
+		if (!t->address || !l->round) {
+			leave_out(l, d, t->address ? "the daemon has no memory" : t->text);
+		} else if (has_stalled(p, d)) {
+			leave_out(l, d, "its trial with another GPU did not end");
+		} else {
+			gpu_round_add(l->round, d);
+		}
+	}
+	if (l->round && gpu_round_results(l->round, NULL) > 0) {
+		gpu_round_run(l->round, p->trial_ms ? p->trial_ms : GPU_ROUND_MS, round_done, l);
+		return;
+	}
+	l->round = gpu_round_free(l->round);
 	t->fd = base_close(t->fd);
 	look_next(l);
 }
 
 /* A GPU with a device that was not tried on it. Return: false: there is none. */
-static bool find_untried(const struct look *l, struct gpu_status *ret)
+static bool find_untried(const struct gpu_paths_look *l, struct gpu_status *ret)
 {
 	for (unsigned int i = 0; l->devices && l->gpu && gpu_get_status(l->gpu, i, ret); i++) {
 		for (uint32_t k = 0; k < l->devices->count; k++) {
@@ -148,25 +231,41 @@ static bool find_untried(const struct look *l, struct gpu_status *ret)
 	return false;
 }
 
-static void look_next(struct look *l)
+/* Return: false: there is nothing left to try. */
+static bool look_try(struct gpu_paths_look *l)
 {
 	struct gpu_status s;
 
-	if (l->left-- > 0 && find_untried(l, &s)) {
-		l->trial.done = trial_done;
-		memcpy(l->trial.uuid, s.id, sizeof(l->trial.uuid));
-		gpu_trial(l->gpu, &l->trial);
-		return;
+	if (l->left == 0 || !find_untried(l, &s)) {
+		return false;
 	}
-	l->done(l->arg);
-	free(l);
+	l->left--;
+	l->trial.done = trial_done;
+	memcpy(l->trial.uuid, s.id, sizeof(l->trial.uuid));
+	memcpy(l->bus, s.bus, sizeof(l->bus));
+	gpu_trial(l->gpu, &l->trial);
+	return true;
+}
+
+/* Goes on with the oldest look, and after it with those that came meanwhile. */
+static void look_next(struct gpu_paths_look *l)
+{
+	while (l && !look_try(l)) {
+		struct gpu_paths_look *next = l->next;
+
+		l->paths->looks = next;
+		l->paths->last = next ? l->paths->last : NULL;
+		l->done(l->arg); /* whoever comes now stands behind @next */
+		free(l);
+		l = next;
+	}
 }
 
 /* See gpu_paths.h. */
 void gpu_paths_look(struct gpu_paths *paths, struct gpu *gpu, const struct rdma *devices,
 		    void (*done)(void *arg), void *arg)
 {
-	struct look *l = calloc(1, sizeof(*l));
+	struct gpu_paths_look *l = calloc(1, sizeof(*l));
 
 	if (!l) {
 		done(arg);
@@ -178,6 +277,12 @@ void gpu_paths_look(struct gpu_paths *paths, struct gpu *gpu, const struct rdma 
 	l->done = done;
 	l->arg = arg;
 	l->left = GPU_MAX_DEVICES;
+	if (paths->last) {
+		paths->last->next = l;
+		paths->last = l;
+		return;
+	}
+	paths->looks = paths->last = l;
 	look_next(l);
 }
 
@@ -208,6 +313,51 @@ void gpu_paths_reason(const struct gpu_paths *paths, const uint8_t *gpu, char *t
 	}
 }
 
+static void put_text(struct json *j, const char *key, const char *value)
+{
+	if (value[0]) {
+		json_string(j, key, value);
+	} else {
+		json_null(j, key);
+	}
+}
+
+static void put_bridge(struct json *j, const struct pci_bridge *b)
+{
+	char bits[64];
+
+	json_open(j, NULL);
+	json_string(j, "address", b->address);
+	if (b->state == PCI_ACS_READ || b->state == PCI_ACS_ABSENT) {
+		pci_acs_text(b->control, bits, sizeof(bits));
+		json_string(j, "acs", bits);
+	} else {
+		json_null(j, "acs");
+	}
+	json_close(j);
+}
+
+static void put_route(struct json *j, const struct pci_route *route)
+{
+	if (!route->found) {
+		json_null(j, "pci");
+		return;
+	}
+	json_open(j, "pci");
+	if (route->iommu == PCI_IOMMU_NONE) {
+		json_string(j, "iommu", "none");
+	} else {
+		put_text(j, "iommu", route->iommu_type);
+	}
+	json_bool(j, "virtual_machine", route->vm);
+	json_open_array(j, "bridges");
+	for (uint32_t i = 0; i < route->nbridges; i++) {
+		put_bridge(j, &route->bridges[i]);
+	}
+	json_close_array(j);
+	json_close(j);
+}
+
 static void put_nic(struct json *j, const struct gpu_path *row)
 {
 	json_open(j, NULL);
@@ -218,6 +368,10 @@ static void put_nic(struct json *j, const struct gpu_path *row)
 		json_string(j, "registers", row->way == RDMA_MEM_DMABUF ? "dma-buf" : "peermem");
 	}
 	json_string(j, "reason", row->reason);
+	json_bool(j, "stalled", row->stalled);
+	put_text(j, "warning", row->warning);
+	put_text(j, "unseen", row->unseen);
+	put_route(j, &row->route);
 	json_close(j);
 }
 

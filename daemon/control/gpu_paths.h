@@ -7,7 +7,9 @@
  * Each pair of a GPU in use and an RDMA device is tried once, in order: the device registers memory
  * of the GPU by its dma-buf, or by its address (a peer memory module). What comes of it is kept,
  * with the reason for what did not work. Bytes are moved through pinned memory of the host in any
- * case, since CPUs make the sums: the trial says whether that is for want of another way.
+ * case, since CPUs make the sums: the trial says whether that is for want of another way. Where a
+ * device could reach the memory itself, or its trial did not end, what lies between the two on PCI
+ * is looked at, too (topo/pci_route.h).
  *
  * Thread: control      Owns: what is known      Locks: none
  */
@@ -20,6 +22,7 @@
 
 #include "control/json.h"
 #include "gpu/gpu.h"
+#include "topo/pci_route.h"
 #include "topo/rdma_mem.h"
 
 struct gpu_path {
@@ -27,12 +30,22 @@ struct gpu_path {
 	uint32_t index; /* of the device */
 	char device[IBV_SYSFS_NAME_MAX];
 	enum rdma_mem_way way;
-	char reason[720]; /* a sentence, never empty */
+	bool stalled;		      /* the trial did not end */
+	char reason[720];	      /* a sentence, never empty */
+	char warning[PCI_ROUTE_TEXT]; /* what makes it slow or hang, and the mend; "": nothing that
+					 is known */
+	char unseen[PCI_ROUTE_TEXT];  /* what of that cannot be known; "" */
+	struct pci_route route;
 };
+
+struct gpu_paths_look;
 
 struct gpu_paths {
 	struct gpu_path *rows;
 	size_t n;
+	struct gpu_paths_look *looks, *last; /* the first one is under way */
+	const struct pci_tree *tree;	     /* NULL: this machine's */
+	unsigned int trial_ms;		     /* 0: GPU_ROUND_MS */
 };
 
 /* No look is under way. */

@@ -26,7 +26,10 @@
  *  host, transport, require
  *  reason         why no device of this host can be used; null
  *  gpus[]         uuid, name, path (staged), reason
- *   devices[]     device, registers (dma-buf, peermem; null: does not), reason
+ *   devices[]     device, registers (dma-buf, peermem; null: does not), reason, stalled (the trial
+ *                 did not end), warning (null: none), unseen (what cannot be known; null)
+ *    pci          null, or iommu (type of the device's group; none: in no group; null: unknown),
+ *                 virtual_machine, bridges[]: address, acs (bits that are set; null: unknown)
  *   peers[]       of other GPUs: uuid, path (direct, staged), reason, direct_mbytes_per_second,
  *                 host_mbytes_per_second (0: not measured)
  *  peers[]        host, host_id, transport (what new messages take now: rdma, tcp; null: nothing)

@@ -122,6 +122,11 @@ struct gpu_trial {
 
 void gpu_trial(struct gpu *gpu, struct gpu_trial *trial);
 
+/* For work on a GPU's memory that a thread of the caller's does: gpu_free() must come later. */
+void gpu_task_begin(struct gpu *gpu, struct gpu_task *task, void (*back)(struct gpu_task *task));
+/* Any thread, once: back() runs from gpu_dispatch(). */
+void gpu_task_end(struct gpu *gpu, struct gpu_task *task);
+
 struct gpu_alloc *gpu_alloc_ref(struct gpu_alloc *alloc);
 /* The last one: it is unmapped when no buffer stands on it, and then gone() runs. NULL allowed. */
 struct gpu_alloc *gpu_alloc_unref(struct gpu_alloc *alloc);

@@ -101,3 +101,17 @@ void gpu_trial(struct gpu *gpu, struct gpu_trial *t)
 	atomic_fetch_add_explicit(&gpu->live, 1, memory_order_relaxed);
 	gpu_post(gpu, &t->task);
 }
+
+/* See gpu.h. */
+void gpu_task_begin(struct gpu *gpu, struct gpu_task *task, void (*back)(struct gpu_task *task))
+{
+	task->run = NULL;
+	task->back = back;
+	atomic_fetch_add_explicit(&gpu->live, 1, memory_order_relaxed);
+}
+
+/* See gpu.h. */
+void gpu_task_end(struct gpu *gpu, struct gpu_task *task)
+{
+	gpu_post_back(gpu, task);
+}

@@ -345,6 +345,21 @@ static void print_path(const json_t *path)
 	}
 }
 
+/* What a trial of a device with a GPU's memory has shown, and what is between the two. */
+static void print_nic(const json_t *row)
+{
+	const char *warning = snapshot_string(row, "warning");
+	const char *unseen = snapshot_string(row, "unseen");
+
+	printf("    %s %s\n", snapshot_string(row, "device"), snapshot_string(row, "reason"));
+	if (warning[0]) {
+		printf("      WARNING: %s\n", warning);
+	}
+	if (unseen[0]) {
+		printf("      %s\n", unseen);
+	}
+}
+
 /* How a GPU's memory reaches the network and the other GPUs. */
 static void print_gpu(const json_t *gpu)
 {
@@ -355,8 +370,7 @@ static void print_gpu(const json_t *gpu)
 	       snapshot_string(gpu, "path"), snapshot_string(gpu, "reason"));
 	json_array_foreach(json_object_get(gpu, "devices"), i, row)
 	{
-		printf("    %s %s\n", snapshot_string(row, "device"),
-		       snapshot_string(row, "reason"));
+		print_nic(row);
 	}
 	json_array_foreach(json_object_get(gpu, "peers"), i, row)
 	{

@@ -60,8 +60,13 @@ static struct ibv_context *open_device(struct ibv_device *device)
 
 static int close_device(struct ibv_context *context)
 {
+	struct fake_context *c = container_of(context, struct fake_context, context);
+	struct fake_net *net = c->device->net;
+
+	pthread_mutex_lock(&net->lock);
 	close(context->async_fd);
-	free(container_of(context, struct fake_context, context));
+	free(c);
+	pthread_mutex_unlock(&net->lock);
 	return 0;
 }
 

@@ -12,7 +12,7 @@
  * completions lost, doubled or swapped, broken devices, registration that takes as long as the test
  * wants it to.
  *
- * Thread: the test's; regions are registered and given back by any
+ * Thread: the test's; regions are registered and given back, and contexts closed, by any
  * Owns: everything that its api hands out      Locks: fake_net.lock: regions
  */
 #ifndef ROCECOMM_FAKE_VERBS_H
