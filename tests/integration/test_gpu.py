@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """GPU memory between real daemons, on the fake CUDA (tests/fake/cuda)."""
+import itertools
 import json
 import os
 import signal
@@ -227,6 +228,33 @@ def gpu_on_one_host_only(ctx):
         expect(daemons[0].status()["gpus"] and not daemons[1].status()["gpus"],
                [d.status()["gpus"] for d in daemons])
         return lines[1]
+
+
+@test
+def gpu_hosts_that_differ(ctx):
+    """Field case 3: what one host's daemon can open, the other's cannot; each says so, the result is right."""
+    hosts = {"both": ({}, {"ipc", "vmm"}),
+             "ipc": ({"FAKE_CUDA_FAIL": "cuMemImportFromShareableHandle=304"}, {"ipc"}),
+             "vmm": ({"FAKE_CUDA_FAIL": "cuIpcOpenMemHandle=1"}, {"vmm"}),
+             "none": ({"ROCECOMM_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}, set())}
+    cells = done = 0
+    with ctx.lab(2) as lab:
+        for pair in itertools.product(hosts, hosts):
+            daemons = [Daemon(lab, host, wrap=fake_env(lab, **hosts[name][0]))
+                       for host, name in zip(lab.hosts, pair)]
+            job = GpuJob(lab, daemons, [1, 1], "check", "--short")
+            job.finish(120)
+            for rank, name in enumerate(pair):
+                for kind in ("ipc", "vmm"):
+                    line = next(x for x in job.output(rank).splitlines() if x.startswith(f"path {kind}: "))
+                    opened = kind in hosts[name][1]
+                    expect(("copied by this process" not in line) == opened and ("staged" in line) == opened,
+                           f"{pair}, rank {rank}: {line}")
+            cells += 1
+            done += cases(job, 0)
+            for daemon in daemons:
+                daemon.stop()
+    return f"{cells} pairs of hosts, {done} cases"
 
 
 @test
