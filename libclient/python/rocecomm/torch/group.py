@@ -51,8 +51,8 @@ class RoceProcessGroup(GroupBase):
         """The reduction of all ranks' tensors, to all, in place.
 
         A small tensor whose caller waits goes the shortest way: one call of the library, no Work, no
-        bookkeeping. What is written out here costs several times as much in functions of its own where
-        ranks share a CPU, whose caches are then full of the others' (README.md of this package).
+        bookkeeping. It is written out here since each instruction costs several times as much where ranks
+        share a CPU that has learned the others' branches (README.md of this package).
         """
         del timeout
         if (
