@@ -115,6 +115,9 @@ static int trial_new(const struct gpu_round *round, const struct rdma_device *d,
 	t->device.api = d->api;
 	memcpy(t->device.name, d->name, sizeof(t->device.name));
 	t->device.attr = d->attr;
+	/* relaxed: numbers for the words of a refusal */
+	t->device.regions = atomic_load_explicit(&d->regions, memory_order_relaxed);
+	t->device.receive_regions = atomic_load_explicit(&d->receive_regions, memory_order_relaxed);
 	t->fd = round->fd < 0 ? -1 : fcntl(round->fd, F_DUPFD_CLOEXEC, 0);
 	t->device.context = d->api->open_device(d->context->device);
 	if (t->device.context) {
