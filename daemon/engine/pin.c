@@ -276,6 +276,7 @@ static void device_leave(struct engine *e, struct device_wait *w)
 	e->pins.registering &= ~bit;
 	e->pins.holding &= ~bit;
 	e->pins.told &= ~bit;
+	e->pins.told_room &= ~bit;
 	list_append(&e->pins.waits, &w->link);
 	list_for_each (l, &e->pins.all) {
 		container_of(l, struct pin, all)->tried &= ~bit;

@@ -93,6 +93,7 @@ struct pins {
 	struct rdma_bounds bounds;
 	size_t fixed; /* bytes that the transport has registered with each device */
 	struct pin_sum clients[RDMA_DEVICES_MAX], own[RDMA_DEVICES_MAX];
+	uint32_t told_room; /* as told: the log has a reason */
 	bool told_quota;
 };
 

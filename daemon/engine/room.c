@@ -225,7 +225,7 @@ static void tell(struct pin *pin, const struct need *need)
 {
 	struct pins *pins = &pin->engine->pins;
 	struct rdma_memory *memory = &pin->engine->rdma->memory;
-	bool news = need->lack == LACK_QUOTA ? !pins->told_quota : need->devices & ~pins->told;
+	bool news = need->lack == LACK_QUOTA ? !pins->told_quota : need->devices & ~pins->told_room;
 
 	memory->fallbacks++;
 	explain(pin, need, memory->reason, sizeof(memory->reason));
@@ -246,7 +246,7 @@ static void tell(struct pin *pin, const struct need *need)
 	if (need->lack == LACK_QUOTA) {
 		pins->told_quota = true;
 	} else {
-		pins->told |= need->devices;
+		pins->told_room |= need->devices;
 	}
 }
 
