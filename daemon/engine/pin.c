@@ -110,8 +110,11 @@ void pin_step(struct pin *pin)
 		registrar_push(pins->registrar, &pin->job);
 	} else if (pin->ending) {
 		pin_over(pin);
-	} else if (list_empty(&pin->wait) && pin->ops->settled) {
-		pin->ops->settled(pin);
+	} else if (list_empty(&pin->wait)) {
+		room_settled(pin);
+		if (pin->ops->settled) {
+			pin->ops->settled(pin);
+		}
 	}
 }
 

@@ -250,6 +250,14 @@ static void tell(struct pin *pin, const struct need *need)
 	}
 }
 
+/* See room.h. */
+void room_settled(struct pin *pin)
+{
+	if (!pin->counted) {
+		quota_release(&pin->charge);
+	}
+}
+
 /* It is staged from now on, or not registered with a device that came later. */
 static void refuse(struct pin *pin, const struct need *need)
 {
@@ -262,9 +270,7 @@ static void refuse(struct pin *pin, const struct need *need)
 	} else {
 		pin_put_out(pin, true);
 	}
-	if (!pin->counted) {
-		quota_release(&pin->charge);
-	}
+	room_settled(pin);
 }
 
 /* ---- the crowd ---------------------------------------------------------------------------- */
@@ -279,6 +285,7 @@ bool room_take(struct pin *pin, uint32_t add)
 			return false;
 		}
 		if (need_of(pin).lack != LACK_NOTHING) {
+			pin->round = 0; /* not that in which it was asked to go itself */
 			list_append(&pins->crowd, &pin->wait);
 			return false;
 		}

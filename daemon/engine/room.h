@@ -29,6 +29,8 @@ bool room_take(struct pin *pin, uint32_t add);
 void room_back(struct pin *pin);
 /* The progress thread does not use it any more, to make room for the first of the crowd. */
 void room_given(struct pin *pin);
+/* It waits for nothing: without any registration it needs no room. */
+void room_settled(struct pin *pin);
 /* It ends, without any registration. */
 void room_leave(struct pin *pin);
 /* How long memory rests before it goes for such as comes again. */

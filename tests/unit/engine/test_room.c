@@ -11,6 +11,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -436,6 +437,69 @@ Test(room, device_removed_meanwhile)
 	cr_assert_eq(desk_registered(&k), 0);
 	rdma_device_close(k.list->devices[0]);
 	desk_use(&k, FIRST);
+	desk_free(&k);
+}
+
+/* What waited for a device that went has nothing registered, so no quota is used. */
+Test(room, device_removed_quota)
+{
+	struct rdma_bounds bounds = {.regions = 1};
+	struct desk k = desk_new_bounded(1, &bounds);
+	struct quota quota;
+	int ready = 0;
+
+	quota_init(&quota, "max_pinned", 4 * MIB);
+	engine_session_quota(k.lab->ranks[0].session, &quota, "ml");
+	fake_verbs_hold(k.device, MIB);
+	cr_assert_not(desk_put(&k, FIRST, MIB, &ready));
+	desk_wait_held(&k, 1);
+	engine_device_remove(k.engine, k.list->devices[0], "it was pulled", desk_count, &k.removed);
+	desk_pump(&k);
+	fake_verbs_hold(k.device, 0);
+	desk_wait(&k, &k.removed, 1);
+	desk_wait(&k, &ready, 1);
+	cr_assert_eq(quota_used(&quota), 0);
+	desk_free(&k);
+	quota_deinit(&quota);
+}
+
+static void set_used(const struct desk *k, uint32_t id, uint64_t ns)
+{
+	atomic_store_explicit((_Atomic uint64_t *)&find(k, id)->pin.used, ns, memory_order_relaxed);
+}
+
+/* Who refused to go for others may go for one that comes again, however it went itself. */
+Test(room, each_asks_anew)
+{
+	struct rdma_bounds bounds = {.regions = 3, .rest_ms = 60000};
+	struct desk k = desk_new_bounded(2, &bounds);
+	struct shm_desc d = {.kind = COLL_ALLREDUCE,
+			     .dtype = DTYPE_I64,
+			     .op = REDOP_SUM,
+			     .count = 16,
+			     .send_buf = 1,
+			     .recv_buf = 1};
+	uint32_t ticket;
+
+	put(&k, FIRST, MIB);
+	ticket = lab_post(k.lab, 0, &d);
+	lab_rest(k.lab, 20);
+	set_used(&k, 1, 1);
+	set_used(&k, FIRST, 2);
+	put(&k, FIRST + 1, MIB); /* 1 says no, FIRST goes */
+	cr_assert(is_registered(&k, 1) && is_registered(&k, FIRST + 1));
+	cr_assert_not(is_registered(&k, FIRST));
+	cr_assert_eq(lab_wait(k.lab, 1, lab_post(k.lab, 1, &d)), 0);
+	cr_assert_eq(lab_wait(k.lab, 0, ticket), 0);
+	set_used(&k, 1, 1);
+	d.send_buf = d.recv_buf = FIRST;
+	ticket = lab_post(k.lab, 0, &d);
+	wait_registered(&k, FIRST);
+	cr_assert_not(is_registered(&k, 1));
+	d.send_buf = d.recv_buf = 1;
+	cr_assert_eq(lab_wait(k.lab, 1, lab_post(k.lab, 1, &d)), 0);
+	cr_assert_eq(lab_wait(k.lab, 0, ticket), 0);
+	cr_assert_eq(k.list->memory.fallbacks, 0);
 	desk_free(&k);
 }
 
