@@ -183,11 +183,11 @@ int rdma_mem_add_device(struct rdma_mem *m, struct rdma_device *d)
 {
 	int r;
 
+	m->full &= ~(1u << d->index);
 	if (m->mr[d->index] || !d->context || d->gone) {
 		return m->mr[d->index] ? 0 : -ENODEV;
 	}
 	r = reg(m, d, -1, 0);
-	m->full &= ~(1u << d->index);
 	if (r) {
 		explain(m, d, r);
 		count_refusal(d, r);

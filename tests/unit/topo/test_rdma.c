@@ -415,6 +415,12 @@ Test(rdma, refusals_are_counted)
 			  !strstr(m[2]->reason, "MEMLOCK"),
 		  "%s", m[2]->reason);
 	cr_assert(dev->regions == 2 && dev->region_bytes == 2 * sizeof(memory[0]));
+	cr_assert_eq(m[2]->full, 1);
+	/* One that is gone is not full: nothing that is given back there would help. */
+	dev->gone = true;
+	cr_assert_eq(rdma_mem_add_device(m[2], dev), -ENODEV);
+	cr_assert_eq(m[2]->full, 0);
+	dev->gone = false;
 	/* There is room again. */
 	rdma_mem_free(m[0]);
 	cr_assert_eq(rdma_mem_add_device(m[2], dev), 0);
