@@ -63,10 +63,18 @@ void pin_put_out(struct pin *pin, bool out)
 	}
 }
 
+/* It has agreed to go: until it is gone nothing brings it back, for somebody waits for that. */
+static bool is_going(const struct pin *pin)
+{
+	return !pin->told && pin->engine->pins.victim == pin;
+}
+
 /* What stays registered. */
 static uint32_t pin_keeps(const struct pin *pin)
 {
-	return pin->ending || (pin->out && !pin->told) ? 0 : pin->engine->pins.holding;
+	bool nothing = pin->ending || (pin->out && !pin->told) || is_going(pin);
+
+	return nothing ? 0 : pin->engine->pins.holding;
 }
 
 static void pin_over(struct pin *pin)
@@ -90,7 +98,7 @@ void pin_step(struct pin *pin)
 		return; /* pin_back() comes here again */
 	}
 	pin->tried |= pin->out ? pins->registering : 0;
-	add = pin->ending ? 0 : pins->registering & ~pin->tried;
+	add = pin->ending || is_going(pin) ? 0 : pins->registering & ~pin->tried;
 	if (add && !pin->mem && rdma_mem_new(NULL, pin->base, pin->size, &pin->mem) < 0) {
 		/* Without memory for the table it is staged. */
 		pin->tried |= add;

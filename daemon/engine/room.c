@@ -324,7 +324,7 @@ void room_back(struct pin *pin)
 		pin->lacking = full;
 		pin->tried &= ~full;
 		list_prepend(&pins->crowd, &pin->wait);
-	} else if (pin->job.add & has) {
+	} else if (pin->job.add & has && pins->victim != pin) {
 		pin->engine->rdma->memory.returns += pin->again;
 		pin->again = false;
 		pin->freed = 0;

@@ -522,6 +522,36 @@ Test(room, device_comes_late)
 	desk_free(&k);
 }
 
+/* Used again before it is given back, for another device just comes: it is given back first. */
+Test(room, comes_again_too_soon)
+{
+	static const struct rdma_options all = {NULL, NULL};
+	struct rdma_bounds bounds = {.regions = 2, .rest_ms = 60000};
+	struct desk k = desk_new_bounded(1, &bounds);
+	struct engine_device work = {0};
+	struct fake_device *other;
+	int ready = 0;
+
+	put(&k, FIRST, MIB);
+	desk_use(&k, 1);
+	other = fake_verbs_device(k.net, 0, "fake1", 1);
+	cr_assert_eq(rdma_refresh(k.list, &all), 0);
+	work.device = k.list->devices[1];
+	fake_verbs_hold(other, MIB);
+	cr_assert_not(desk_put(&k, FIRST + 1, MIB, &ready)); /* FIRST is asked */
+	engine_device_add(k.engine, &work, desk_count, &k.added);
+	desk_pump(&k);
+	desk_use(&k, FIRST);
+	desk_pump(&k);
+	cr_assert_eq(ready, 0);
+	fake_verbs_hold(other, 0);
+	desk_wait(&k, &ready, 1);
+	desk_wait(&k, &k.added, 2);
+	cr_assert(is_registered(&k, FIRST + 1) && !is_registered(&k, FIRST));
+	cr_assert_eq(k.list->memory.evictions, 1);
+	desk_free(&k);
+}
+
 static void *let_go(void *arg)
 {
 	struct desk *k = arg;
