@@ -22,7 +22,7 @@
 #include "topo/pci_route.h"
 #include "topo/rdma_mem.h"
 
-#define GPU_ROUND_MS 2000
+#define GPU_ROUND_MS 1500 /* a stop of the daemon waits for it, and may take 1800 */
 
 struct gpu_round;
 

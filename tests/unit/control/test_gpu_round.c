@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "control/gpu_round.h"
 #include "tests/unit/control/gpu_bench.h"
 #include "util/clock.h"
 
@@ -51,6 +52,12 @@ static void until_returned(struct gpu_bench *b)
 	cr_assert(!thread_there("gpu-register"));
 	fake_verbs_mrs(b->nic[0], &view); /* its lock: all that they did is seen from here on */
 	cr_assert_eq(view.registered, 0);
+}
+
+/* A session that waits for a round waits with it when the daemon stops, which has 1.8 seconds. */
+Test(gpu_round, ends_before_a_stop_does)
+{
+	cr_assert_leq(GPU_ROUND_MS, 1500);
 }
 
 /*
