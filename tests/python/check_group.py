@@ -561,6 +561,55 @@ def test_functional():
     equal(got, torch.ones(3), "broadcast")
 
 
+def test_tensors_that_stand_for_others():
+    """What functional collectives yield can be passed on as it is; what has no memory is refused in words."""
+    if RELEASE < (2, 4):
+        return
+    import torch.distributed._functional_collectives as functional
+
+    def pending(*shape):
+        return functional.all_reduce(torch.full(shape, 1.0), "sum", dist.group.WORLD)
+
+    size = float(SIZE)
+    for count in (3, 20000):
+        mine = pending(count)
+        dist.all_reduce(mine)
+        equal(mine + 0, torch.full((count,), size * size), "all_reduce")
+        mine = pending(count)
+        dist.broadcast(mine, 0)
+        equal(mine + 0, torch.full((count,), size), "broadcast")
+    for count in (3, 300):
+        mine = pending(count)
+        check(type(mine) is not torch.Tensor, "nothing stands for another tensor")
+        if RANK == 0:
+            dist.send(mine, 1)
+        elif RANK == 1:
+            dist.recv(mine, 0)
+        equal(mine + 0, torch.full((count,), size), "send and recv")
+    transposed = pending(6, 4).t()
+    dist.all_reduce(transposed)
+    equal(transposed + 0, torch.full((4, 6), size * size), "transposed")
+    flat = torch.zeros(3 * SIZE)
+    dist.all_gather_into_tensor(flat, pending(3))
+    equal(flat, torch.full((3 * SIZE,), size), "all_gather_into_tensor")
+    rows = [pending(3) for _ in range(SIZE)]
+    dist.all_gather(rows, torch.full((3,), float(RANK)))
+    equal(rows[1] + 0, torch.full((3,), 1.0), "all_gather")
+    mine = torch.zeros(3)
+    dist.reduce_scatter(mine, [pending(3) for _ in range(SIZE)])
+    equal(mine, torch.full((3,), size * size), "reduce_scatter")
+    part = pending(6)[2:5]
+    check(type(part) is not torch.Tensor, "a view does not stand for another")
+    dist.all_reduce(part)
+    equal(part + 0, torch.full((3,), size * size), "a view")
+    whole = torch.ones(8)
+    tail = whole[4:]
+    whole.untyped_storage().resize_(0)
+    for freed in (whole, tail):
+        words = f"send: a Tensor of shape ({freed.numel()},) has no memory of its own"
+        raises(TypeError, lambda t=freed: dist.send(t, (RANK + 1) % SIZE), words)
+
+
 def test_shared_memory():
     mine = rocecomm.torch.empty(1000, 10)
     mine += RANK

@@ -35,6 +35,7 @@ _SMALL: Dict[Any, Tuple[int, int]] = {
 }
 _NO_TYPE = (0, 0)
 _PLAIN_OPS = len(PLAIN_OPS)
+_WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))  # other classes may stand for tensors elsewhere
 _fill = struct.Struct("PPNPii").pack_into  # the fields of AllreduceArgs from `send` on
 _wait = lib.roce_wait
 _DONE = Done()
@@ -67,6 +68,7 @@ class RoceProcessGroup(GroupBase):
             count = tensor.numel()
             if (
                 count < most
+                and type(tensor) in _WITH_MEMORY
                 and tensor.is_cpu
                 and tensor.layout is _STRIDED
                 and tensor.is_contiguous()

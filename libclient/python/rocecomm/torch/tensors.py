@@ -55,9 +55,25 @@ def _copied(pool: Pool, tensor: torch.Tensor, entry: Type, name: str) -> Tuple[B
     return block, block.flat(tensor.numel(), tensor.dtype, entry.itemsize).view(tensor.shape)
 
 
-def _address(pool: Pool, tensor: torch.Tensor) -> int:
+def _settled(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, of what a functional collective yields to stand for it until it is used."""
+    if type(tensor) is not torch.Tensor:
+        wait = getattr(tensor, "trigger_wait", None)
+        if wait is not None:
+            wait()
+            return tensor.elem  # type: ignore[attr-defined,no-any-return]
+    return tensor
+
+
+def _address(pool: Pool, tensor: torch.Tensor, name: str) -> int:
     ptr: int = tensor.data_ptr()
-    nbytes = tensor.numel() * tensor.element_size()
+    itemsize = tensor.element_size()
+    nbytes = tensor.numel() * itemsize
+    if nbytes and ptr == tensor.storage_offset() * itemsize:
+        raise TypeError(
+            f"roce: {name}: a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory of its own: pass "
+            "the tensor that has it, such as DTensor.to_local()"
+        )
     if nbytes >= MIN_BYTES and pool.offer is not None:
         pool.offer(tensor, ptr, nbytes)
     return ptr
@@ -65,9 +81,10 @@ def _address(pool: Pool, tensor: torch.Tensor) -> int:
 
 def ready_input(pool: Pool, tensor: torch.Tensor, name: str) -> Tuple[int, Any]:
     """Address of what is sent, and what has to live until then."""
+    tensor = _settled(tensor)
     _check_place(pool, tensor, name)
     if dense(tensor):
-        return _address(pool, tensor), tensor
+        return _address(pool, tensor, name), tensor
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
     flat.copy_(tensor.detach())
     return block.ptr, Back(pool, block)
@@ -78,9 +95,10 @@ def ready_output(pool: Pool, tensor: torch.Tensor, name: str, filled: bool) -> T
 
     `filled`: it is input, too.
     """
+    tensor = _settled(tensor)
     _check_place(pool, tensor, name)
     if dense(tensor):
-        return _address(pool, tensor), tensor, None
+        return _address(pool, tensor, name), tensor, None
     check_writable(tensor, name)
     block, flat = _copied(pool, tensor, type_of(tensor, name), name)
     target = tensor.detach()
@@ -105,6 +123,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor], entry: Type) -> bool:
 
 def flat_block(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type) -> Tuple[int, Any]:
     """Address of all of them, one after the other, to be sent."""
+    tensors = [_settled(t) for t in tensors]
     for tensor in tensors:
         _check_place(pool, tensor, "list")
     if _in_a_row(tensors, entry):
@@ -124,6 +143,7 @@ def _pieces(block: Block, tensors: Sequence[torch.Tensor], entry: Type) -> List[
 
 def by_place(pool: Pool, tensors: Sequence[torch.Tensor], entry: Type, name: str) -> Tuple[int, Any, Finish]:
     """Address where all of them are received, one after the other, and what spreads them."""
+    tensors = [_settled(t) for t in tensors]
     for tensor in tensors:
         _check_place(pool, tensor, name)
         if not dense(tensor):
