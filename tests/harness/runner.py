@@ -3,6 +3,7 @@
 """Runs test functions one after the other and counts: one line a test, one closing line."""
 import argparse
 import os
+import signal
 import sys
 import time
 import traceback
@@ -40,8 +41,17 @@ class Context:
         return Lab(self.build, hosts, slow=self.slow, **options)
 
 
+def take_interrupts():
+    """
+    What starts programs in the background (nohup, a shell's &) ignores Ctrl-C, and programs hand that
+    on to theirs; tests interrupt ranks.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(make_context=Context, description="Integration tests (root)."):
     """Runs the tests that the command line names; their ctx is what make_context(options) returns."""
+    take_interrupts()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--build", required=True, help="build directory")
     parser.add_argument("--short", action="store_true", help="fewer and shorter")
