@@ -176,7 +176,7 @@ class Bench:
                 if row:
                     self.note(transport, "allreduce", size, row["median_us"])
                 self.count(daemons, transport, size)
-            done = daemons[0].ctl("check", "--json", "--seconds=1", self.lab.hosts[1].name,
+            done = daemons[0].ctl("check", "--json", "--seconds=3", self.lab.hosts[1].name,
                                   check=False)
             seen = json.loads(done.stdout) if done.stdout.startswith("{") else {}
             if seen.get("latency"):
