@@ -193,11 +193,7 @@ static void put_result(struct json *j, const struct check_result *r)
 	json_bool(j, "linked", r->linked);
 	json_string(j, "address", r->address);
 	json_uint(j, "connect_ms", r->connect_ms);
-	if (r->error[0]) {
-		json_string(j, "error", r->error);
-	} else {
-		json_null(j, "error");
-	}
+	json_text(j, "error", r->error);
 	put_speed(j, "latency", &r->latency, false);
 	put_speed(j, "bandwidth", &r->bandwidth, true);
 	json_open_array(j, "paths");

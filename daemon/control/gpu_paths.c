@@ -313,15 +313,6 @@ void gpu_paths_reason(const struct gpu_paths *paths, const uint8_t *gpu, char *t
 	}
 }
 
-static void put_text(struct json *j, const char *key, const char *value)
-{
-	if (value[0]) {
-		json_string(j, key, value);
-	} else {
-		json_null(j, key);
-	}
-}
-
 static void put_bridge(struct json *j, const struct pci_bridge *b)
 {
 	char bits[64];
@@ -347,7 +338,7 @@ static void put_route(struct json *j, const struct pci_route *route)
 	if (route->iommu == PCI_IOMMU_NONE) {
 		json_string(j, "iommu", "none");
 	} else {
-		put_text(j, "iommu", route->iommu_type);
+		json_text(j, "iommu", route->iommu_type);
 	}
 	json_bool(j, "virtual_machine", route->vm);
 	json_open_array(j, "bridges");
@@ -369,8 +360,8 @@ static void put_nic(struct json *j, const struct gpu_path *row)
 	}
 	json_string(j, "reason", row->reason);
 	json_bool(j, "stalled", row->stalled);
-	put_text(j, "warning", row->warning);
-	put_text(j, "unseen", row->unseen);
+	json_text(j, "warning", row->warning);
+	json_text(j, "unseen", row->unseen);
 	put_route(j, &row->route);
 	json_close(j);
 }

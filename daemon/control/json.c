@@ -173,6 +173,15 @@ void json_null(struct json *j, const char *key)
 	put_text(j, "null");
 }
 
+void json_text(struct json *j, const char *key, const char *value)
+{
+	if (value && value[0] != '\0') {
+		json_string(j, key, value);
+	} else {
+		json_null(j, key);
+	}
+}
+
 void json_hex(struct json *j, const char *key, const uint8_t *data, size_t size)
 {
 	put_key(j, key);

@@ -34,6 +34,8 @@ void json_close(struct json *j);
 void json_open_array(struct json *j, const char *key);
 void json_close_array(struct json *j);
 void json_string(struct json *j, const char *key, const char *value);
+/* NULL and "" are null. */
+void json_text(struct json *j, const char *key, const char *value);
 void json_uint(struct json *j, const char *key, uint64_t value);
 void json_bool(struct json *j, const char *key, bool value);
 void json_null(struct json *j, const char *key);

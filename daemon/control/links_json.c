@@ -18,16 +18,6 @@
 #define NOT_LOOKED_AT "transport = tcp: nobody looks for RDMA devices"
 #define NONE_USABLE "no port of any device is usable; see rocectl links"
 
-/* Nothing is null. */
-static void put_text(struct json *j, const char *key, const char *value)
-{
-	if (value && value[0] != '\0') {
-		json_string(j, key, value);
-	} else {
-		json_null(j, key);
-	}
-}
-
 static void put_known(struct json *j, const char *key, uint64_t value)
 {
 	if (value > 0) {
@@ -47,7 +37,7 @@ void links_json_head(struct json *j, const char *host, const struct config *conf
 
 	json_string(j, "host", host);
 	json_string(j, "transport", transports[config->transport]);
-	put_text(j, "require", config->require == CONFIG_REQUIRE_RDMA ? "rdma" : NULL);
+	json_text(j, "require", config->require == CONFIG_REQUIRE_RDMA ? "rdma" : NULL);
 }
 
 /* ---- links -------------------------------------------------------------------------------- */
@@ -58,11 +48,11 @@ static void put_gid(struct json *j, const struct rdma_device *d, const struct rd
 	json_uint(j, "index", g->index);
 	json_string(j, "gid", g->text);
 	json_string(j, "type", g->v2 ? "v2" : "other");
-	put_text(j, "interface", g->interface);
+	json_text(j, "interface", g->interface);
 	put_known(j, "interface_mtu", link_interface_mtu(d, g->interface));
 	put_known(j, "vlan", g->vlan);
 	json_bool(j, "usable", !g->reason);
-	put_text(j, "reason", g->reason);
+	json_text(j, "reason", g->reason);
 	json_close(j);
 }
 
@@ -102,11 +92,11 @@ static void put_port(struct json *j, const struct rdma_port *port)
 	json_open(j, NULL);
 	json_uint(j, "number", port->number);
 	json_bool(j, "usable", port->usable);
-	put_text(j, "reason", port->usable ? NULL : port->reason);
-	put_text(j, "state", facts.state);
-	put_text(j, "physical", facts.physical);
-	put_text(j, "layer", facts.layer);
-	put_text(j, "rate", facts.rate);
+	json_text(j, "reason", port->usable ? NULL : port->reason);
+	json_text(j, "state", facts.state);
+	json_text(j, "physical", facts.physical);
+	json_text(j, "layer", facts.layer);
+	json_text(j, "rate", facts.rate);
 	put_known(j, "mbps", port->mbps);
 	put_known(j, "mtu", port->mtu);
 	json_open_array(j, "gids");
@@ -162,7 +152,7 @@ static void put_room(struct json *j, const struct rdma_memory *m)
 	json_uint(j, "fallbacks", m->fallbacks);
 	json_uint(j, "staged", m->staged);
 	json_uint(j, "staged_bytes", m->staged_bytes);
-	put_text(j, "reason", m->reason);
+	json_text(j, "reason", m->reason);
 	json_close(j);
 }
 
@@ -174,13 +164,13 @@ static void put_device(struct json *j, const struct rdma_device *d)
 	json_open(j, NULL);
 	json_string(j, "name", d->name);
 	json_bool(j, "used", device_used(d));
-	put_text(j, "reason", d->reason);
+	json_text(j, "reason", d->reason);
 	json_bool(j, "removed", d->gone);
 	json_bool(j, "software", d->software);
-	put_text(j, "driver", facts.driver);
-	put_text(j, "firmware", facts.firmware);
-	put_text(j, "pci", d->pci);
-	put_text(j, "pci_path", facts.pci_path);
+	json_text(j, "driver", facts.driver);
+	json_text(j, "firmware", facts.firmware);
+	json_text(j, "pci", d->pci);
+	json_text(j, "pci_path", facts.pci_path);
 	if (d->numa >= 0) {
 		json_uint(j, "numa", (uint64_t)d->numa);
 	} else {
@@ -205,10 +195,10 @@ int links_json(const char *host, const struct config *config, const struct rdma 
 	json_init(&j);
 	json_open(&j, NULL);
 	links_json_head(&j, host, config);
-	put_text(&j, "reason",
-		 !devices	       ? NOT_LOOKED_AT
-		 : devices->count == 0 ? devices->reason
-				       : NULL);
+	json_text(&j, "reason",
+		  !devices		? NOT_LOOKED_AT
+		  : devices->count == 0 ? devices->reason
+					: NULL);
 	json_open_array(&j, "devices");
 	for (uint32_t i = 0; devices && i < devices->count; i++) {
 		put_device(&j, devices->devices[i]);
@@ -244,15 +234,15 @@ static void put_rail(struct json *j, const struct rails_path *p)
 	} else {
 		json_null(j, "rail");
 	}
-	put_text(j, "device", p->device);
+	json_text(j, "device", p->device);
 	put_known(j, "port", p->port);
-	put_text(j, "interface", p->interface);
-	put_text(j, "gid", p->gid);
+	json_text(j, "interface", p->interface);
+	json_text(j, "gid", p->gid);
 	json_uint(j, "gid_index", p->live.gid_index);
 	put_known(j, "mbps", p->mbps);
-	put_text(j, "remote_device", p->remote_device);
+	json_text(j, "remote_device", p->remote_device);
 	put_known(j, "remote_port", p->remote_port);
-	put_text(j, "remote_gid", p->remote_gid);
+	json_text(j, "remote_gid", p->remote_gid);
 	put_known(j, "mtu", p->live.mtu);
 	put_known(j, "local_mtu", p->live.local_mtu);
 	put_known(j, "remote_mtu", p->live.remote_mtu);
@@ -268,7 +258,7 @@ static void put_rail(struct json *j, const struct rails_path *p)
 	json_uint(j, "completions", p->live.completions);
 	put_known(j, "bytes_per_second", p->live.bytes_per_second);
 	json_uint(j, "failures", p->live.failures);
-	put_text(j, "error", p->live.reason);
+	json_text(j, "error", p->live.reason);
 }
 
 void links_json_path(struct json *j, const struct rails_path *p)
@@ -279,7 +269,7 @@ void links_json_path(struct json *j, const struct rails_path *p)
 	json_string(j, "reason", p->reason);
 	if (p->tcp) {
 		json_string(j, "state", "up");
-		put_text(j, "address", p->address);
+		json_text(j, "address", p->address);
 	} else {
 		json_string(j, "state", rail_state_text(p->live.state));
 		put_rail(j, p);
@@ -314,7 +304,7 @@ static void put_peers(struct json *j, const struct rails_path *paths, size_t n)
 		json_open(j, NULL);
 		json_string(j, "host", paths[0].peer);
 		json_hex(j, "host_id", paths[0].host_id, PEER_HOST_ID);
-		put_text(j, "transport", transport);
+		json_text(j, "transport", transport);
 		json_open_array(j, "paths");
 		for (size_t i = 0; i < count; i++) {
 			links_json_path(j, &paths[i]);
@@ -354,7 +344,7 @@ int paths_json(const char *host, const struct config *config, const struct rdma 
 	json_init(&j);
 	json_open(&j, NULL);
 	links_json_head(&j, host, config);
-	put_text(&j, "reason", links_json_no_device(devices));
+	json_text(&j, "reason", links_json_no_device(devices));
 	gpu_paths_json(&j, gpu_paths, gpu);
 	put_peers(&j, paths, n);
 	json_close(&j);

@@ -257,11 +257,7 @@ static void put_interfaces(struct json *j, const struct interfaces *interfaces)
 		json_string(j, "name", a->interface);
 		json_string(j, "address", a->text);
 		json_bool(j, "usable", !a->reason);
-		if (a->reason) {
-			json_string(j, "reason", a->reason);
-		} else {
-			json_null(j, "reason");
-		}
+		json_text(j, "reason", a->reason);
 		json_close(j);
 	}
 	json_close_array(j);
