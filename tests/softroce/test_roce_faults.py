@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The rocecomm authors
 """What goes wrong on RoCE networks: rails that go, filters, addresses, MTU, loss, missing devices."""
+import contextlib
 import time
 
 import roce
@@ -12,6 +13,25 @@ def flow_of_64_mib(lab, daemons, count=10**6):
     return roce.flow(lab, daemons, roce.FLOATS_64_MIB, count)
 
 
+@contextlib.contextmanager
+def two_rails(ctx):
+    """A laboratory, its daemons and a job that has begun, whose data takes two rails."""
+    with ctx.lab(rails=2) as lab:
+        daemons = lab.daemons(roce.settings("rdma"))
+        roce.connect(lab, daemons)
+        roce.expect_rdma(daemons, 2)
+        job = flow_of_64_mib(lab, daemons)
+        roce.wait_begun(job, 1)
+        yield lab, daemons, job
+
+
+def wait_for_both(daemons, job, number):
+    """Until both rails are used again, or the job has ended, which whoever disturbs it says."""
+    wait_for(lambda: f"both rails are up again (round {number})\n{roce.describe(daemons)}",
+             lambda: sum(r["state"] == "up" for r in roce.rails(daemons[0])) == 2
+             or job.ranks[0].process.poll() is not None, 60, 0.1)
+
+
 @test
 def roce_rail_down_in_the_middle(ctx):
     """
@@ -19,12 +39,7 @@ def roce_rail_down_in_the_middle(ctx):
     moments: the same bits, no hang, and the rail is used again after it came back.
     """
     count = roce.rounds(ctx, 6)
-    with ctx.lab(rails=2) as lab:
-        daemons = lab.daemons(roce.settings("rdma"))
-        roce.connect(lab, daemons)
-        roce.expect_rdma(daemons, 2)
-        job = flow_of_64_mib(lab, daemons)
-        roce.wait_begun(job, 1)
+    with two_rails(ctx) as (lab, daemons, job):
 
         def flap(i):
             host, rail = lab.hosts[roce.MOMENTS.randrange(2)], roce.MOMENTS.randrange(2)
@@ -32,9 +47,7 @@ def roce_rail_down_in_the_middle(ctx):
             time.sleep(0.2 + roce.MOMENTS.random())
             host.ip("link", "set", f"eth{rail}", "up")
             # The next round begins with both.
-            wait_for(lambda: f"both rails are up again (round {i})\n{roce.describe(daemons)}",
-                     lambda: sum(r["state"] == "up" for r in roce.rails(daemons[0])) == 2
-                     or job.ranks[0].process.poll() is not None, 60, 0.1)
+            wait_for_both(daemons, job, i)
 
         times = roce.disturbed(job, count, flap)
         left = len(roce.log_lines(daemons[0], "other rails carry on"))
@@ -55,20 +68,14 @@ def roce_full_queue_of_a_rail(ctx):
     stands still. The other rail carries on, and this one is used again afterwards.
     """
     count = roce.rounds(ctx, 2)
-    with ctx.lab(rails=2) as lab:
-        daemons = lab.daemons(roce.settings("rdma"))
-        roce.connect(lab, daemons)
-        roce.expect_rdma(daemons, 2)
-        job = flow_of_64_mib(lab, daemons)
-        roce.wait_begun(job, 1)
+    with two_rails(ctx) as (lab, daemons, job):
 
         def fill(i):
             host = lab.hosts[i % 2]
             host.disturb(1, "delay", "1s", "limit", "1")
             time.sleep(3)
             host.disturb(1)
-            wait_for(lambda: f"both rails are up again (round {i})\n{roce.describe(daemons)}",
-                     lambda: sum(r["state"] == "up" for r in roce.rails(daemons[0])) == 2, 60, 0.1)
+            wait_for_both(daemons, job, i)
 
         with roce.pauses() as pauses:
             times = roce.disturbed(job, count, fill)

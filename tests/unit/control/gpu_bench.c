@@ -128,3 +128,17 @@ void gpu_bench_row(const struct gpu_bench *b, size_t row, enum rdma_mem_way way,
 	cr_assert(strstr(b->paths.rows[row].reason, words), "'%s' is due, not '%s'", words,
 		  b->paths.rows[row].reason);
 }
+
+char *gpu_bench_json(const struct gpu_bench *b)
+{
+	struct json j;
+	char *text;
+
+	json_init(&j);
+	json_open(&j, NULL);
+	gpu_paths_json(&j, &b->paths, b->gpu);
+	json_close(&j);
+	cr_assert_eq(json_finish(&j, &text), 0);
+	json_deinit(&j);
+	return text;
+}

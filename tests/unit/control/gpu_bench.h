@@ -41,6 +41,8 @@ void gpu_bench_look(struct gpu_bench *b);
 void gpu_bench_looked(void *arg);
 /* What is said of the GPU has these words. */
 void gpu_bench_reason(const struct gpu_bench *b, const char *words);
+/* gpu_paths_json() as text, to be freed. */
+char *gpu_bench_json(const struct gpu_bench *b);
 void gpu_bench_row(const struct gpu_bench *b, size_t row, enum rdma_mem_way way, const char *words);
 
 #endif

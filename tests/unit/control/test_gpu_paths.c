@@ -20,7 +20,6 @@
 Test(gpu_paths, dmabuf_and_peermem, .timeout = 60)
 {
 	struct gpu_bench b;
-	struct json j;
 	char *text;
 
 	gpu_bench_start(&b, 2);
@@ -35,12 +34,7 @@ Test(gpu_paths, dmabuf_and_peermem, .timeout = 60)
 	gpu_bench_look(&b);
 	cr_assert_eq(b.paths.n, 2);
 	gpu_bench_row(&b, 0, RDMA_MEM_DMABUF, "by dma-buf");
-	json_init(&j);
-	json_open(&j, NULL);
-	gpu_paths_json(&j, &b.paths, b.gpu);
-	json_close(&j);
-	cr_assert_eq(json_finish(&j, &text), 0);
-	json_deinit(&j);
+	text = gpu_bench_json(&b);
 	cr_assert(strstr(text, "\"devices\":[{\"device\":\"mlx5_0\",\"registers\":\"dma-buf\""),
 		  "%s", text);
 	cr_assert(strstr(text, "{\"device\":\"mlx5_1\",\"registers\":\"peermem\""), "%s", text);
@@ -158,7 +152,6 @@ Test(gpu_paths, bridges_of_affected_pairs_only, .timeout = 60)
 {
 	struct pci_lab lab;
 	struct gpu_bench b;
-	struct json j;
 	char *text;
 
 	pci_lab_init(&lab);
@@ -185,12 +178,7 @@ Test(gpu_paths, bridges_of_affected_pairs_only, .timeout = 60)
 	cr_assert_eq(b.paths.rows[1].warning[0], '\0');
 	cr_assert_eq(b.paths.rows[0].unseen[0], '\0');
 	cr_assert_eq(b.paths.rows[1].unseen[0], '\0');
-	json_init(&j);
-	json_open(&j, NULL);
-	gpu_paths_json(&j, &b.paths, b.gpu);
-	json_close(&j);
-	cr_assert_eq(json_finish(&j, &text), 0);
-	json_deinit(&j);
+	text = gpu_bench_json(&b);
 	cr_assert(strstr(text, "\"stalled\":false,\"warning\":\"ACS is on at bridge"), "%s", text);
 	cr_assert(strstr(text, "\"warning\":null,\"unseen\":null,\"pci\":{\"iommu\":\"none\""),
 		  "%s", text);

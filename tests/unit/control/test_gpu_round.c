@@ -94,15 +94,21 @@ Test(gpu_round, registration_that_does_not_return, .timeout = 60)
 	gpu_bench_stop(&b);
 }
 
+/* Its only device does not return from registering. */
+static void bench_hangs(struct gpu_bench *b)
+{
+	gpu_bench_start(b, 1);
+	b->paths.trial_ms = 100;
+	fake_verbs_hold(b->nic[0], 4096);
+	gpu_bench_look(b);
+}
+
 /* The device is closed while its trial still hangs: nothing that the call uses goes. */
 Test(gpu_round, device_closed_under_a_hanging_trial, .timeout = 60)
 {
 	struct gpu_bench b;
 
-	gpu_bench_start(&b, 1);
-	b.paths.trial_ms = 100;
-	fake_verbs_hold(b.nic[0], 4096);
-	gpu_bench_look(&b);
+	bench_hangs(&b);
 	gpu_bench_row(&b, 0, RDMA_MEM_NONE, "did not end a trial");
 	gpu_bench_reason(&b, "mlx5_0 did not end a trial with its memory");
 	b.devices->devices[0]->gone = true;
@@ -117,10 +123,7 @@ Test(gpu_round, end_with_a_hanging_trial, .timeout = 60)
 {
 	struct gpu_bench b;
 
-	gpu_bench_start(&b, 1);
-	b.paths.trial_ms = 100;
-	fake_verbs_hold(b.nic[0], 4096);
-	gpu_bench_look(&b);
+	bench_hangs(&b);
 	gpu_alloc_unref(b.alloc);
 	gpu_bench_until(&b, &b.gone);
 	gpu_paths_deinit(&b.paths);

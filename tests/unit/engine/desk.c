@@ -137,14 +137,28 @@ void desk_take(struct desk *k, uint32_t id, int *gone)
 	engine_region_remove(k->engine, k->lab->ranks[0].session, id, desk_count, gone);
 }
 
+void *desk_let_go(void *desk)
+{
+	struct desk *k = desk;
+
+	poll(NULL, 0, 100);
+	fake_verbs_hold(k->device, 0);
+	return NULL;
+}
+
+struct shm_desc desk_operation(uint32_t id)
+{
+	return (struct shm_desc){.kind = COLL_ALLREDUCE,
+				 .dtype = DTYPE_I64,
+				 .op = REDOP_SUM,
+				 .count = 16,
+				 .send_buf = id,
+				 .recv_buf = id};
+}
+
 void desk_use(struct desk *k, uint32_t id)
 {
-	struct shm_desc d = {.kind = COLL_ALLREDUCE,
-			     .dtype = DTYPE_I64,
-			     .op = REDOP_SUM,
-			     .count = 16,
-			     .send_buf = id,
-			     .recv_buf = id};
+	struct shm_desc d = desk_operation(id);
 	int status = lab_wait(k->lab, 0, lab_post(k->lab, 0, &d));
 
 	cr_assert_eq(status, 0, "status %d", status);

@@ -43,6 +43,8 @@ void desk_wait(struct desk *k, const int *what, int n);
 int desk_registered(const struct desk *k);
 /* Waits until so many calls are held (fake_verbs_hold()). */
 void desk_wait_held(struct desk *k, int n);
+/* Of a thread: after a while lets go what is held. @desk: struct desk */
+void *desk_let_go(void *desk);
 /* Lets a while go by. */
 void desk_pump(struct desk *k);
 
@@ -51,7 +53,9 @@ struct region *desk_region(size_t size, struct quota *quota);
 /* A buffer of the first rank. Return: is it registered already? Else @ready is counted. */
 bool desk_put(struct desk *k, uint32_t id, size_t size, int *ready);
 void desk_take(struct desk *k, uint32_t id, int *gone);
-/* An operation of the only rank, with this buffer. */
+/* An allreduce in place, in this buffer. */
+struct shm_desc desk_operation(uint32_t id);
+/* Such an operation of the only rank, to its end. */
 void desk_use(struct desk *k, uint32_t id);
 
 #endif

@@ -238,15 +238,6 @@ Test(pin, refused_memory_is_ready)
 	desk_free(&k);
 }
 
-static void *let_go(void *arg)
-{
-	struct desk *k = arg;
-
-	poll(NULL, 0, 100);
-	fake_verbs_hold(k->device, 0);
-	return NULL;
-}
-
 /* What is under way is waited for, what is not yet is not begun. */
 Test(pin, engine_stops_meanwhile)
 {
@@ -260,7 +251,7 @@ Test(pin, engine_stops_meanwhile)
 	}
 	desk_wait_held(&k, REGISTRAR_THREADS);
 	desk_take(&k, FIRST, &gone);
-	cr_assert_eq(pthread_create(&thread, NULL, let_go, &k), 0);
+	cr_assert_eq(pthread_create(&thread, NULL, desk_let_go, &k), 0);
 	engine_stop(k.engine, STATUS_SHUTDOWN);
 	pthread_join(thread, NULL);
 	cr_assert_eq(gone, 1);

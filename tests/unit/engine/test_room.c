@@ -240,12 +240,7 @@ Test(room, memlock_is_looked_at)
 Test(room, used_memory_stays)
 {
 	struct rdma_bounds bounds = {.regions = 3, .rest_ms = 1};
-	struct shm_desc d = {.kind = COLL_ALLREDUCE,
-			     .dtype = DTYPE_I64,
-			     .op = REDOP_SUM,
-			     .count = 16,
-			     .send_buf = FIRST,
-			     .recv_buf = FIRST};
+	struct shm_desc d = desk_operation(FIRST);
 	struct desk k = desk_new_bounded(2, &bounds);
 	uint32_t ticket, other;
 
@@ -552,15 +547,6 @@ Test(room, comes_again_too_soon)
 	desk_free(&k);
 }
 
-static void *let_go(void *arg)
-{
-	struct desk *k = arg;
-
-	poll(NULL, 0, 100);
-	fake_verbs_hold(k->device, 0);
-	return NULL;
-}
-
 /* The session dies with memory in each state. */
 Test(room, client_dies)
 {
@@ -576,7 +562,7 @@ Test(room, client_dies)
 	cr_assert_not(desk_put(&k, FIRST + 5, MIB, &ready));
 	cr_assert_not(desk_put(&k, FIRST + 6, MIB, &ready));
 	desk_wait_held(&k, 1);
-	cr_assert_eq(pthread_create(&thread, NULL, let_go, &k), 0);
+	cr_assert_eq(pthread_create(&thread, NULL, desk_let_go, &k), 0);
 	lab_kill(k.lab, 0);
 	pthread_join(thread, NULL);
 	cr_assert_eq(ready, 0);
